@@ -33,8 +33,8 @@ Foreign exceptions are translated at the fence where the foreign library is call
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 
 def command_line(*words: object) -> str:
@@ -52,7 +52,7 @@ class UsageError(MerlinError):
     exit_code = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # no Struct: the shell's completion loads this module, and not msgspec
 class Diagnostic:
     """One finding about a spec, with its place; lines and columns count from 1, 0 means unknown."""
 
@@ -64,6 +64,10 @@ class Diagnostic:
     hint: str = ""  # what is allowed, or "did you mean …?"
     severity: Literal["error", "warning"] = "error"
     code: str = ""  # stable short name, e.g. "unknown-key"
+
+    def but(self, **changes: Any) -> Diagnostic:
+        """The finding with some fields changed."""
+        return replace(self, **changes)
 
     def render(self) -> str:
         place = f"{self.file}:{self.line}:{self.col}" if self.line else self.file

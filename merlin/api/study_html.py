@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.text import duration, rate
 from merlin.execution.events import Progress
@@ -26,8 +27,7 @@ _TABLE = "border-collapse:collapse;color:inherit;margin:0.3em 0;font-variant-num
 _CELL = "text-align:left;padding:0.1em 0.8em 0.1em 0;background:none;white-space:nowrap"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCounts:
+class StepCounts(Struct, frozen=True, kw_only=True):
     """A line of the table."""
 
     step: str

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.errors import MerlinError, SpecError, UsageError
 from merlin.ledger.collect_again import badly_collected, ever_taken, to_collect_again
@@ -42,16 +45,14 @@ if TYPE_CHECKING:
 MakeHasFiles = Callable[[Workspace, Replay], HasFiles]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateOptions:
+class UpdateOptions(Struct, frozen=True, kw_only=True):
     """What of an update the user decides."""
 
     keep: tuple[str, ...] = ()  # steps whose results are taken as they are
     rerun_code: bool = False  # steps run again whose functions or files have changed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberUpdate:
+class MemberUpdate(Struct, frozen=True, kw_only=True):
     """What an edited spec makes of a study, or of one of its extensions."""
 
     workspace: Workspace  # as it is
@@ -69,8 +70,7 @@ class MemberUpdate:
         return Revised(old=self.workspace.plan, new=self.plan, change=self.change)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class Update(Struct, frozen=True, kw_only=True):
     """A study as an edited spec wants it."""
 
     study: Workspace

@@ -8,14 +8,14 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import IO
+
+from msgspec import Struct
 
 _MOST_BYTES = 64 * 1024 * 1024  # of its output; more is not read
 
 
-@dataclass(frozen=True, slots=True)
-class CommandResult:
+class CommandResult(Struct, frozen=True):
     """What a command printed, and how it ended."""
 
     code: int | None  # None: it was killed after the time limit; below 0: by this signal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from merlin.base.codecs import blosc2, gzip, zstd
 from merlin.base.codecs.codec import Filter
@@ -16,8 +16,7 @@ _ALONE_BYTES = 1 << 16  # a row of this size or more is a chunk of its own
 _CHUNK_BYTES = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
-class Compression:
+class Compression(Struct, frozen=True):
     """How a data set is compressed; `name` "none" is not at all."""
 
     name: str = "none"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from merlin.base.kinds import KINDS, layout_of
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 TEXT_DTYPE = "text"  # of text, wherever a dtype is written down
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
+class Field(Struct, frozen=True, kw_only=True):
     """A field; of a ragged one, `shape`, `layout` and `channels` are those of an item."""
 
     name: str  # of a member of a graph: "<graph>.<role>"

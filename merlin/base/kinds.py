@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class SampleKind:
+class SampleKind(Struct, frozen=True):
     """What one sample of a field is."""
 
     name: str
@@ -21,8 +21,7 @@ class SampleKind:
         return bool(self.spatial) and sorted(letters) in (sorted(self.spatial), sorted(self.spatial + "c"))
 
 
-@dataclass(frozen=True, slots=True)
-class GraphRole:
+class GraphRole(Struct, frozen=True):
     """What a member of a graph is."""
 
     name: str

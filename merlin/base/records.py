@@ -1,4 +1,4 @@
-"""Records as JSON: frozen dataclasses out of plain objects and back, checked by msgspec."""
+"""Records as JSON: they become plain objects, and plain objects become records, checked by msgspec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _meeting = threading.Lock()
 def to_plain(value: object) -> Any:
     """A record, or records inside lists and mappings, as objects that JSON knows.
 
-    A class that is no dataclass says with `to_json` and `from_json` how it is written; a path is its text.
+    A class that is neither a Struct nor a dataclass says with `to_json` and `from_json` how it is written; a path is
+    its text.
     """
     return msgspec.to_builtins(value, enc_hook=_own_json)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.text import count, duration
 
@@ -19,8 +21,7 @@ ASSUMED_TASK_S = 1.0  # of a task whose step says no walltime, until the first o
 STARTS = 3.0  # a job is worth its start only for work that takes the present ones so many times as long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caps:
+class Caps(Struct, frozen=True, kw_only=True):
     """What the user allows; nodes and jobs in total, those that wait in the scheduler's queue included."""
 
     max_nodes: int
@@ -33,8 +34,7 @@ class Caps:
     idle_s: float = 60.0  # a job whose workers had nothing to do for so long is ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """What is left to do for the queues that the jobs serve."""
 
     is_open: bool  # a study needs them, or will
@@ -43,8 +43,7 @@ class Work:
     longest_s: float = 0.0  # the longest task to expect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerJob:
+class WorkerJob(Struct, frozen=True, kw_only=True):
     """A job of ours that waits or runs."""
 
     id: str
@@ -56,8 +55,7 @@ class WorkerJob:
     is_told: bool = False  # to end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Situation:
+class Situation(Struct, frozen=True, kw_only=True):
     """Everything that a decision depends on."""
 
     now: float
@@ -72,29 +70,25 @@ class Situation:
     num_fruitless: int = 0  # jobs in a row that ended and have run no task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submit:
+class Submit(Struct, frozen=True, kw_only=True):
     reason: str
     num_nodes: int
     walltime_s: float | None
     job: str = ""  # its id, once it is submitted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Struct, frozen=True, kw_only=True):
     """End a job: a waiting one is cancelled, the workers of a running one are told to finish."""
 
     reason: str
     job: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class Wait(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True):
     """There is nothing more to do for the one who asks."""
 
     reason: str

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, Protocol
+
+from msgspec import Struct, field
 
 Scalar = str | int | float | bool
 
@@ -29,8 +30,7 @@ class JobState(StrEnum):
         return self not in (JobState.PENDING, JobState.RUNNING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRequest:
+class LaunchRequest(Struct, frozen=True, kw_only=True):
     """A parallel program that a script starts. Numbers are text: they may be tokens or shell variables."""
 
     procs: str = "1"
@@ -40,8 +40,7 @@ class LaunchRequest:
     launch_args: str = ""  # more arguments of the launcher
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
+class JobRequest(Struct, frozen=True, kw_only=True):
     """A batch job to submit. Raises ValueError for text that would not stay on one line of a job script."""
 
     name: str  # unique among the user's jobs: by it a job is found whose submission was not confirmed
@@ -89,8 +88,7 @@ def _check_text(what: str, text: str) -> None:
         raise ValueError(f"the {what} of a job has a control character in it: {text[:60]!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True):
     """A batch job as its scheduler describes it. Times are epoch seconds; None: not known."""
 
     id: str
@@ -105,8 +103,7 @@ class Job:
     reason: str = ""  # why it waits, or how it ended, in the scheduler's words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class Allocation(Struct, frozen=True, kw_only=True):
     """The batch job that this process lives in, as its environment describes it."""
 
     scheduler: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 CUDA, ROCR, ZE = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
 DEVICE_VARIABLES = (ROCR, CUDA, ZE)  # ROCm also reads CUDA's, and counts within its own
@@ -17,8 +18,7 @@ _RANGE = re.compile(r"(\d{1,4})-(\d{1,4})")
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 
 
-@dataclass(frozen=True, slots=True)
-class VisibleGpus:
+class VisibleGpus(Struct, frozen=True):
     gpus: tuple[str, ...]  # by index or identifier
     variables: tuple[str, ...] = (CUDA,)  # that tell a program which of them it may use
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
@@ -18,8 +20,7 @@ WALLTIME_END = "MERLIN_WALLTIME_END"  # epoch seconds; where the scheduler does 
 ANSWER_S = 15.0  # for the end of the walltime; without it there is none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Here:
+class Here(Struct, frozen=True, kw_only=True):
     """What this process may use, and until when."""
 
     host: str  # as the scheduler calls it, in an allocation

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.files import write_text
 from merlin.base.records import as_kind, parsed, to_plain
@@ -18,8 +20,7 @@ JOBS_DIR = "jobs"  # in merlin_info
 _FORMAT, _VERSION = "merlin-job", 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
+class JobRecord(Struct, frozen=True, kw_only=True):
     """A job of ours. It is written before the job is submitted, so that no job can be forgotten."""
 
     name: str

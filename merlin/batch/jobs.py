@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.commands import CommandResult, run_command
 from merlin.batch.contract import BatchScheduler, Job, JobState
@@ -34,8 +36,7 @@ _OF_THIS_PROCESS = (
 _QUESTION = {"LC_ALL": "C", "TZ": "UTC"}
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A command that was run."""
 
     at: float  # epoch seconds

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankVariables:
+class RankVariables(Struct, frozen=True, kw_only=True):
     """What a launcher calls the numbers of a process."""
 
     rank: str
@@ -54,8 +54,7 @@ RANK_VARIABLES: Mapping[str, RankVariables] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchedRank:
+class LaunchedRank(Struct, frozen=True, kw_only=True):
     """This process among those of one launch."""
 
     rank: int

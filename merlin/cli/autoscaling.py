@@ -8,10 +8,11 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.base.document.scalars import Problem, to_seconds
 from merlin.base.locks import LockTaken, locked
@@ -45,8 +46,7 @@ HURRIED_SHARE = 0.5  # the same while a probe runs, and after the work is done
 SAY_AGAIN_S = 600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenCaps:
+class GivenCaps(Struct, frozen=True, kw_only=True):
     """The limits of the command line; None, or "": as the spec has them."""
 
     min_nodes: int | None
@@ -178,7 +178,7 @@ class Diary:
 
 
 def _facts(move: Move) -> dict[str, Any]:
-    return {name: getattr(move, name) for name in type(move).__slots__}
+    return {name: getattr(move, name) for name in move.__struct_fields__}
 
 
 def _text(move: Move) -> str:

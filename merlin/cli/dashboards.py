@@ -9,10 +9,11 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.cli.output import flush, remark
 from merlin.cli.study_places import StudyPlaces, study_places
@@ -29,8 +30,7 @@ PACKAGES = ("starlette", "uvicorn", "prometheus_client")
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9._~@:-]+)*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DashboardOptions:
+class DashboardOptions(Struct, frozen=True, kw_only=True):
     """The options of `merlin dashboard`."""
 
     workspaces: tuple[Path, ...]

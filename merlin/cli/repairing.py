@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.api.left_to_run import refuse_published
 from merlin.base.text import count
@@ -26,8 +27,7 @@ from merlin.workspace.holding import open_finished
 Verify = Callable[[Path], VerifyReport]
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(Struct, frozen=True):
     """Where a data set belongs."""
 
     place: Path  # its directory in the workspace, or its own if it has none

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from merlin.api.left_to_run import refuse_changed_samples, refuse_running
+from merlin.base.records import to_plain
 from merlin.base.text import count
 from merlin.cli import publishing
 from merlin.cli.output import print_json, print_table
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerunManner:
+class RerunManner(Struct, frozen=True, kw_only=True):
     """How tasks are run again, and whether somebody is asked first."""
 
     yes: bool
@@ -72,7 +72,7 @@ def _facts(rerun: Rerun) -> dict[str, Any]:
     return {
         "workspace": rerun.workspace.path,
         "tasks": rerun.num_tasks,
-        "steps": [asdict(step) for step in rerun.steps],
+        "steps": [to_plain(step) for step in rerun.steps],
         "missing": rerun.missing,
         "ranges": rerun.again,
     }

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from merlin.api.extending import waits_for
 from merlin.api.left_to_run import refuse_published
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from merlin.execution.conductor import RunOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(Struct, frozen=True, kw_only=True):
     """A study or an extension that is to run."""
 
     study: Workspace

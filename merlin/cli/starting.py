@@ -9,11 +9,12 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
@@ -36,8 +37,7 @@ from merlin.views.servers import open_registry, require_reachable
 from merlin.views.workers import short_name, workers_here
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedWorkers:
+class WantedWorkers(Struct, frozen=True, kw_only=True):
     """The workers that a spec and a command line ask for, in the allocation that this process lives in, if any."""
 
     document: Document

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.files import absolute_path
 from merlin.errors import UsageError
 from merlin.workspace.directory import INFO_DIR, holds_workspaces
 
 
-@dataclass(frozen=True, slots=True)
-class StudyPlaces:
+class StudyPlaces(Struct, frozen=True):
     """The directories of studies, and the workspaces that are named."""
 
     roots: list[Path]

@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from merlin.cli.output import print_json, remark
 from merlin.views.live import live_study

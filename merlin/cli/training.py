@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.base.text import count
 from merlin.cli.output import flush, print_json, print_table, remark
@@ -30,8 +31,7 @@ from merlin.train.tournament.presence import announce, presence_directory
 SIGNAL_EXIT = 128
 
 
-@dataclass(frozen=True)
-class TrainRequest:
+class TrainRequest(Struct, frozen=True):
     """A training run as the command line asks for it."""
 
     config: Path

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
 from merlin.api.cancelling import end_on_workers
 from merlin.api.extending import next_extension
@@ -41,8 +41,7 @@ ASK_SHARE = 0.05  # of the time that was spent: to repeat more of it, somebody i
 MAX_REASONS = 3  # that are shown of a step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine:
+class StepLine(Struct, frozen=True, kw_only=True):
     """What becomes of a step, over its instances and the study's extensions."""
 
     step: str
@@ -61,8 +60,7 @@ class StepLine:
     again_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class Manner(Struct, frozen=True, kw_only=True):
     """How a study is updated, and run afterwards."""
 
     keep: tuple[str, ...]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
+from merlin.base.records import to_plain
 from merlin.base.text import count, duration
 from merlin.batch.contract import Job, JobState
 from merlin.batch.job_records import JobRecord, JobRecords
@@ -48,8 +50,7 @@ COLUMNS = ("job", "state", "nodes", "time left", "workers", "chunks", "hosts", "
 POLL_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedJobs:
+class WantedJobs(Struct, frozen=True, kw_only=True):
     """The worker jobs that a command line asks for."""
 
     path: Path  # as it was given
@@ -66,8 +67,7 @@ class WantedJobs:
         return nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobOptions:
+class JobOptions(Struct, frozen=True, kw_only=True):
     """The options that `submit` and `autoscale` share."""
 
     nodes: int | None
@@ -334,7 +334,7 @@ def show_explanation(
     )
     found = explain(asked)
     if as_json:
-        print_json({**asdict(found), "exit_code": found.exit_code})
+        print_json({**to_plain(found), "exit_code": found.exit_code})
         return found.exit_code
     if found.num_chunks:
         print(f"{count(found.num_chunks, 'chunk')} run on {count(found.num_workers, 'worker')}")

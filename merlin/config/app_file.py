@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import getpass
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText, allowed, did_you_mean
 from merlin.base.document.scalars import Problem, typed
@@ -79,7 +80,7 @@ def read_app_file(path: Path, env: Mapping[str, str], origin: str) -> Config:
     if tree is not None:
         config = _Reader(tree, findings, BlockContext(env, path, others_can_read)).config(origin)
     # the offending text may be a password: it goes no further
-    diagnostics = [replace(item, text="") for item in findings.sorted()]
+    diagnostics = [item.but(text="") for item in findings.sorted()]
     if config is None or findings.failed:
         raise ConfigError(diagnostics)
     return replace(config, warnings=tuple(diagnostics))

@@ -6,11 +6,12 @@ import hashlib
 import hmac
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
+
+from msgspec import Struct, field
 
 from merlin.base.document.scalars import Problem
 from merlin.config.keys import given_key, make_key
@@ -73,8 +74,7 @@ class PasswordProvider:
         return (self._username, password) if self._username else (password,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class Tls(Struct, frozen=True, kw_only=True):
     """How a server's certificate is checked, and what we show it; files are absolute paths. Raises Problem."""
 
     cert_reqs: Literal["required", "optional", "none"] = "required"
@@ -112,8 +112,7 @@ class Tls:
         return {name: path for name, path in files.items() if path}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True, kw_only=True):
     """One server. Its repr and its fields can be shown; `url` holds the password and cannot."""
 
     kind: Kind
@@ -182,8 +181,7 @@ class Endpoint:
         return out
 
 
-@dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True, dict=True):
     """The broker that carries messages, the Redis that holds progress, and the user's key."""
 
     broker: Endpoint

@@ -9,8 +9,9 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.config.model import STARS, Endpoint
 from merlin.config.redis_library import load_redis
@@ -19,8 +20,7 @@ TIMEOUT_S = 2.0
 LOOPBACK = ("127.", "::1", "localhost")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(Struct, frozen=True, kw_only=True):
     """What a server said, or why it said nothing."""
 
     ok: bool

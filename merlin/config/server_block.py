@@ -6,10 +6,10 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct, field
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo
 
 from merlin.base.document.field_types import Block, Flag
@@ -22,8 +22,7 @@ _PLACEHOLDER = re.compile(r"<[^<>]*>")
 _MAX_PASSWORD_FILE_BYTES = 65536
 
 
-@dataclass(frozen=True, slots=True)
-class BlockContext:
+class BlockContext(Struct, frozen=True):
     """What paths in the file are relative to, where secrets may lie, and the warnings about what was read."""
 
     env: Mapping[str, str]

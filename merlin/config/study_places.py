@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from merlin.base.records import as_kind, parsed
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from merlin.base.records import as_kind, parsed, to_plain
 from merlin.config.places import merlin_home
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError
@@ -22,8 +24,7 @@ MAX_FOLDERS = 10  # of one spec
 MAX_ALL_FOLDERS = 500  # of all specs, for `merlin list`
 
 
-@dataclass(frozen=True, slots=True)
-class _Noted:
+class _Noted(Struct, frozen=True):
     """The file."""
 
     format: int = FORMAT
@@ -63,7 +64,7 @@ def remembered_folders(env: Mapping[str, str]) -> list[Path]:
 def _write(noted: _Noted, env: Mapping[str, str]) -> None:
     with suppress(OSError, ConfigError):
         merlin_home(env).mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(_file(env), json.dumps(asdict(noted), indent=1) + "\n")
+        write_private(_file(env), json.dumps(to_plain(noted), indent=1) + "\n")
 
 
 def _file(env: Mapping[str, str]) -> Path:

@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.errors import ExecutionError, UsageError, command_line
 from merlin.workspace.directory import INFO_DIR, members, open_workspace
@@ -54,8 +55,7 @@ ACTIONS: Mapping[str, Callable[[str, Sequence[str]], list[str]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """What an action has done."""
 
     done: str  # for people

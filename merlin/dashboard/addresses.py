@@ -6,15 +6,15 @@ import getpass
 import shlex
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # where a job was submitted from, by scheduler: a node of it is reached through there
 _SUBMIT_HOSTS = ("SLURM_SUBMIT_HOST", "PBS_O_HOST", "LSB_SUB_HOST")
 _EVERYWHERE = ("0.0.0.0", "::")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class Address(Struct, frozen=True, kw_only=True):
     """Where the dashboard listens."""
 
     host: str

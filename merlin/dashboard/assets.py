@@ -9,9 +9,9 @@ import mimetypes
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -31,8 +31,7 @@ _TYPES = {
 _WORTH_PACKING = ("text/", "image/svg", "application/json")
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
+class Asset(Struct, frozen=True):
     """A file as it is sent."""
 
     data: bytes

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 ALIVE_S = 15.0  # between two signs of life, so that proxies keep the connection
 _ALIVE = b": alive\n\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct, frozen=True):
     """A server-sent event."""
 
     number: int  # later ones have greater numbers

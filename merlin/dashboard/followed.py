@@ -6,9 +6,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from merlin.dashboard.answers import to_json
 from merlin.dashboard.channel import Channel

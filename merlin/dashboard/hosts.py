@@ -6,14 +6,14 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:(?P<port>\d{1,5}))?")
 LOOPBACK = ("localhost", "ip6-localhost")
 
 
-@dataclass(frozen=True, slots=True)
-class HostNames:
+class HostNames(Struct, frozen=True):
     """The names of the dashboard; `any_address`: it listens on addresses of a network, which nobody can rebind."""
 
     names: frozenset[str]

@@ -7,7 +7,8 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MOST_BYTES = 16 << 20  # of all answers of one study
 RECENT_S = 0.5  # for which `recent` gives an answer again
@@ -26,8 +27,7 @@ def made(work: Callable[[], bytes]) -> Made:
     return work(), time.thread_time() - began
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     data: bytes
     state: Hashable
     made: float  # monotonic time

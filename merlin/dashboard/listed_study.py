@@ -6,7 +6,6 @@ import os
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 from merlin.errors import LedgerError, MerlinError
@@ -23,8 +22,7 @@ READING = "reading"  # the state of a study that was not looked at yet
 _NAME = re.compile(r"(.+)_(\d{8})-(\d{6})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedStudy(StudyLine):
+class ListedStudy(StudyLine, frozen=True, kw_only=True):
     """A study in the list, with the tasks of its extensions; its state may be `reading`, too."""
 
     id: str  # what it is called in addresses
@@ -96,7 +94,7 @@ class EndedStudies:
             if (line := _line_of_files(path)) is None:
                 return None
             self._notes.add(path, stamp, line)
-        values = {each.name: getattr(line, each.name) for each in fields(StudyLine)}
+        values = {name: getattr(line, name) for name in StudyLine.__struct_fields__}
         return ListedStudy(**values, id=id, size_bytes=_ledger_bytes(path))
 
     def save(self) -> None:

@@ -8,8 +8,9 @@ import math
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.dashboard.answers import to_json
 from merlin.dashboard.channel import Channel
@@ -30,8 +31,7 @@ LIMIT_S = 30.0
 EVENT_BYTES = 256 << 10  # of a list that is sent every PERIOD_S; a longer one is sent less often
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyList:
+class StudyList(Struct, frozen=True, kw_only=True):
     """What the first page shows."""
 
     studies: Sequence[ListedStudy]  # the newest first

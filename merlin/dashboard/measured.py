@@ -6,7 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.errors import MerlinError
 from merlin.status.failures import group_failures
@@ -22,24 +23,21 @@ DETAILS_S = 15.0  # between two looks at what takes time
 Failures = Mapping[tuple[str, str], int]  # step, kind of end -> tasks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedLine:
+class ListedLine(Struct, frozen=True, kw_only=True):
     """A study that is not shown in detail, and what it is called in addresses."""
 
     id: str
     line: StudyLine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Details:
+class Details(Struct, frozen=True, kw_only=True):
     """What is read about a study beyond its page."""
 
     failures: Failures = field(default_factory=dict)
     free_bytes: int | None = None  # of the file system that it writes to; None: not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class Measured(Struct, frozen=True, kw_only=True):
     """Everything that metrics show."""
 
     pages: Sequence[StudyPage]  # of the studies that are not over, or that were named

@@ -6,8 +6,9 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.dashboard.listed_study import (
     EndedStudies,
@@ -31,8 +32,7 @@ MOST_VIEWS = 32  # that are kept, so that the next look reads only what is new
 SAVE_S = 10.0  # between two times that notes are written while many studies are read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
+class _Known(Struct, frozen=True, kw_only=True):
     """What was seen of a study, and when it has to be looked at again."""
 
     line: ListedStudy

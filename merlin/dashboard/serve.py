@@ -9,11 +9,11 @@ import signal
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import uvicorn
+from msgspec import Struct
 from starlette.types import ASGIApp
 
 from merlin.dashboard.hub import Hub
@@ -27,8 +27,7 @@ TICK_S = 1.0
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
+class Tls(Struct, frozen=True, kw_only=True):
     """The files of a certificate and its key."""
 
     certfile: Path

@@ -8,8 +8,9 @@ import re
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.config.places import merlin_home
 from merlin.config.private_file import write_private
@@ -20,8 +21,7 @@ _NUM_BYTES = 32
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """The token, and what follows from it: a cookie that is not the token, and what proves that our pages ask."""
 
     text: str

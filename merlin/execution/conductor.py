@@ -8,8 +8,10 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
@@ -36,8 +38,7 @@ QUARANTINED = "node_quarantined"  # the event that a node gets nothing more of t
 MEMORY = "memory"  # the event with the scheduler's state that outcomes do not contain
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True, kw_only=True):
     """How to run a study."""
 
     workers: int | None = None  # default: the cores this process may use

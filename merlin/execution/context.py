@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.plan.plan import Scalar
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionContext:
+class FunctionContext(Struct, frozen=True, kw_only=True):
     """The second argument of a step's function.
 
     `seed` is the study's seed, the same in every call. Use `generators` for random numbers that do not depend on the

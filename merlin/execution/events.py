@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.plan.plan import Plan
 from merlin.plan.task_states import TaskCounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class Progress(Struct, frozen=True, kw_only=True):
     """The tasks of every step by state; tasks that ended inside running chunks are counted as ended."""
 
     seconds: float  # since the run started
@@ -20,8 +20,7 @@ class Progress:
     num_workers: int  # alive
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary(OutcomeCounts):
+class RunSummary(OutcomeCounts, frozen=True, kw_only=True):
     """How a run ended."""
 
     stop_reason: str  # "" when nothing stopped it; "interrupted" after Ctrl-C
@@ -66,8 +65,7 @@ class SilentObserver:
         pass
 
 
-@dataclass
-class RecordingObserver:
+class RecordingObserver(Struct):
     """Keeps every event, for tests and programs."""
 
     plan: Plan | None = None

@@ -18,7 +18,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from merlin.batch.here import find_end
 from merlin.errors import ExecutionError, LeaseLostError, LedgerError, MerlinError

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.batch.contract import JobState
 from merlin.execution.job_folder import StepJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepJobCounts:
+class StepJobCounts(Struct, frozen=True, kw_only=True):
     """The batch jobs of one step instance that are not settled."""
 
     instance: str

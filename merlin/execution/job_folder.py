@@ -21,8 +21,9 @@ import os
 import re
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.files import write_text
 from merlin.base.records import as_kind, parsed, to_plain
@@ -41,8 +42,7 @@ _LEASE = re.compile(r"[0-9A-Za-z]+\.[0-9]+")
 MAX_FILE_BYTES = 16 << 20  # of a record or a report; a larger one is damaged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepJob:
+class StepJob(Struct, frozen=True, kw_only=True):
     """A chunk that is, or is about to be, a batch job."""
 
     chunk: Chunk

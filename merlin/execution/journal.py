@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from merlin.execution.task_files import unmark_finished
@@ -32,8 +33,7 @@ Outputs = dict[str, NDArray[Any]]
 ProgressCallback = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTask:
+class EndedTask(Struct, frozen=True):
     """The end of a task that is not in the ledger yet."""
 
     started: float  # epoch seconds

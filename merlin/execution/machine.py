@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.batch.devices import CUDA, visible_gpus
 from merlin.batch.registry import find_allocation, scheduler_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class Machine(Struct, frozen=True, kw_only=True):
     cores: tuple[int, ...]
     gpus: tuple[str, ...] = ()  # by index or identifier
     gpu_variables: tuple[str, ...] = (CUDA,)  # that tell a program which of them it may use

@@ -10,11 +10,12 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.errors import ShardError, WorkspaceError
 from merlin.execution.conductor import RunOptions
@@ -50,8 +51,7 @@ MAX_ROUNDS = 4
 _OPEN = (Outcome.INTERRUPTED, NO_OUTCOME)
 
 
-@dataclass(slots=True)
-class RepairResult:
+class RepairResult(Struct):
     """The result of a repair. Samples are given by their ids."""
 
     ran_again: Array = field(default_factory=lambda: NO_ROWS)

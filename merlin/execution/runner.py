@@ -6,8 +6,9 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.assignment import Assignment

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from operator import itemgetter
+
+from msgspec import Struct
 
 from merlin.plan.plan import StepInstance
 from merlin.spec.variables import value_variable
@@ -20,8 +21,7 @@ _TOKEN = re.compile(r"\$\(([^()\s]+)\)")
 _BLOCK = 1024  # samples read at once
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """The script of one task, and the sample values in it."""
 
     task: int

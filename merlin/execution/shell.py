@@ -7,8 +7,9 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from merlin.base.files import written_name
 from merlin.errors import ExecutionError
@@ -42,8 +43,7 @@ _DEADLY = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ShellTask:
+class ShellTask(Struct, frozen=True):
     """A script on disk, ready to run in its directory."""
 
     task: int
@@ -61,8 +61,7 @@ class ShellTask:
         return f"{self.directory}/{self.stem}.err"
 
 
-@dataclass(frozen=True, slots=True)
-class ShellExit:
+class ShellExit(Struct, frozen=True):
     """How a script ended."""
 
     task: ShellTask

@@ -12,7 +12,9 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.batch.contract import Job, JobState
 from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
@@ -43,8 +45,7 @@ MAX_FALSE_STARTS = 3  # jobs in a row that end before our program begins: the st
 END_S = 5.0  # for jobs to report after they were cancelled with the study
 
 
-@dataclass(slots=True)
-class _Live:
+class _Live(Struct):
     """A job whose chunk is not settled."""
 
     job: StepJob

@@ -15,8 +15,9 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.errors import Diagnostic, SpecError
 from merlin.execution.processes import kill_group_at_once
@@ -29,8 +30,7 @@ QUICK_S = 5.0  # before a run, which reports slower problems itself
 MAX_CHARS = 500  # of a cause
 
 
-@dataclass(frozen=True, slots=True)
-class ImportProblem:
+class ImportProblem(Struct, frozen=True):
     """Why a function cannot be used."""
 
     message: str
@@ -71,7 +71,7 @@ def import_warnings(spec: Spec, *, elsewhere: bool) -> list[Diagnostic]:
     found = [finding for finding in import_findings(spec, QUICK_S) if finding.severity == "error"]
     if found and not elsewhere:
         raise SpecError(found)
-    return [replace(finding, severity="warning") for finding in found]
+    return [finding.but(severity="warning") for finding in found]
 
 
 def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) -> dict[str, ImportProblem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from merlin.execution.shell import signal_name
 from merlin.plan.plan import StepInstance
@@ -16,8 +16,7 @@ _NAMED: dict[int, str] = {
 _SHELLS = {126: "command cannot be executed", 127: "command not found"}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """How a task ended, or, if `outcome` is None, how it runs again."""
 
     outcome: Outcome | None

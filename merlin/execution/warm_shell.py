@@ -15,7 +15,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.base.processes import children
 from merlin.execution.processes import kill_group, kill_group_at_once
@@ -53,8 +54,7 @@ _FAST_TASK_S = 0.005
 _REPORT_TRIES, _REPORT_WAIT_S = 20, 0.05
 
 
-@dataclass(slots=True)
-class _Driver:
+class _Driver(Struct):
     """A running warm shell and its tasks."""
 
     process: subprocess.Popen[bytes]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.ledger.encode import array_block, outcomes_of, read_blocks
@@ -15,8 +15,7 @@ from merlin.ledger.replay import LedgerEntry, Replay
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskColumns:
+class TaskColumns(Struct, frozen=True, kw_only=True):
     """Facts of the tasks [lo, hi) of one step instance, n = hi - lo; zeros where nothing is recorded."""
 
     lo: int

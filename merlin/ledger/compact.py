@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.files import replacing
 from merlin.errors import LedgerError
@@ -22,8 +23,7 @@ from merlin.ledger.segments import Segment, own_segment_paths
 MAX_MERGED = 10_000  # a record names its writer by a 16-bit index
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class Compaction(Struct, frozen=True, kw_only=True):
     """The result of a compaction."""
 
     path: Path | None  # the new segment; None if there was nothing to merge

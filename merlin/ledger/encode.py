@@ -6,10 +6,10 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from merlin.ledger.format import (

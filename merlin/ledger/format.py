@@ -14,10 +14,12 @@ import json
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from msgspec import Struct
+
+from merlin.base.records import to_plain
 from merlin.errors import LedgerError
 from merlin.ledger.records import range_counts
 
@@ -65,8 +67,7 @@ class Encoding(IntEnum):
     RLE32 = 3  # u32 number of runs, u32 lengths, values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class Writer(Struct, frozen=True, kw_only=True):
     """The process that wrote a record."""
 
     worker: str
@@ -76,8 +77,7 @@ class Writer:
     started: float  # epoch seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentHeader:
+class SegmentHeader(Struct, frozen=True, kw_only=True):
     """The first bytes of a segment. A compacted segment has several writers and replaces other segments."""
 
     study_id: str
@@ -85,7 +85,7 @@ class SegmentHeader:
     replaces: tuple[str, ...] = ()  # file names; readers ignore these
 
     def to_bytes(self) -> bytes:
-        body = json.dumps(asdict(self), separators=(",", ":")).encode()
+        body = json.dumps(to_plain(self), separators=(",", ":")).encode()
         return _SEGMENT.pack(SEGMENT_MAGIC, VERSION, 0, len(body), zlib.crc32(body)) + body
 
 

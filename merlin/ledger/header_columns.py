@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.errors import LedgerError
@@ -46,8 +46,7 @@ class NeedsCare(Exception):
     """A segment that cannot be read this way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeaderColumns:
+class HeaderColumns(Struct, frozen=True, kw_only=True):
     """Headers of n records of one segment, in file order: what is asked of all of them."""
 
     kind: NDArray[np.uint8]  # (n,)
@@ -61,8 +60,7 @@ class HeaderColumns:
     offsets: NDArray[np.int64]  # (n,) of the payloads in the file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentFile:
+class SegmentFile(Struct, frozen=True, kw_only=True):
     """A segment: what it says of itself, where its records are, and bytes at its end that are no record (yet)."""
 
     segment: Segment  # with its header, and no record read
@@ -122,8 +120,8 @@ def _joined(parts: list[HeaderColumns]) -> HeaderColumns:
     every = parts or [_columns(b"", 0, np.empty(0, np.int64), np.empty(0, _HEAD), _Names())]
     return HeaderColumns(
         **{
-            field.name: np.concatenate([getattr(part, field.name) for part in every])
-            for field in fields(HeaderColumns)
+            name: np.concatenate([getattr(part, name) for part in every])
+            for name in HeaderColumns.__struct_fields__
         }
     )
 

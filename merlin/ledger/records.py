@@ -5,8 +5,9 @@ NumPy is needed only for `ChunkRecord`; this module does not import it, so that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from merlin.plan.tasks import Outcome
 
@@ -20,8 +21,7 @@ MAX_TAIL_CHARS = 2048
 MAX_CAUSE_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """Why one task failed; `tail` is the end of its stderr or traceback.
 
     Cause and signature (the tail's last line, normalised) are stored for every failure, tails only for a few.
@@ -34,8 +34,7 @@ class Failure:
     signature: str = ""  # filled in by the reader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkRecord:
+class ChunkRecord(Struct, frozen=True, kw_only=True):
     """The outcomes of the tasks [lo, hi) of one step instance; n = hi - lo.
 
     `worker` and `host` describe the writer. Readers fill them in; writers need not.
@@ -57,8 +56,7 @@ class ChunkRecord:
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeRecord:
+class RangeRecord(Struct, frozen=True, kw_only=True):
     """One outcome (or `RESET`) for every task of a range. Its size does not depend on the length of the range."""
 
     instance: str
@@ -72,8 +70,7 @@ class RangeRecord:
     host: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventRecord:
+class EventRecord(Struct, frozen=True, kw_only=True):
     """An event of the run rather than of a task: it started, it stopped, a worker was lost …"""
 
     kind: str

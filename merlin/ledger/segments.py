@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from merlin.base.files import write_text
 from merlin.errors import LedgerError
@@ -31,8 +32,7 @@ _MANY = 20_000  # records
 _LEAST_BYTES = 60  # of a record
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedBytes:
+class DamagedBytes(Struct, frozen=True):
     """The bytes [offset, offset + size) of a segment, which are not a valid record."""
 
     path: Path

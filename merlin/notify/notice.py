@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.base.records import to_plain
 from merlin.base.text import count, duration
@@ -15,8 +16,7 @@ VERSION = 1
 TEST = "test"  # the event of `merlin notify --test`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True):
     """An event of a study: finished, failed, stopped, failures, stall, refused, or a test."""
 
     event: str
@@ -34,8 +34,7 @@ class Notice:
     seconds: float | None = None  # that the run has taken so far
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """A notice in words; channels send it."""
 
     notice: Notice

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from merlin.base.text import duration
 from merlin.ledger.signature import normalise
 from merlin.plan.notify_rule import NotifyRule
@@ -21,8 +23,7 @@ class Occasion:
     reason: str = field(default="", compare=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(Struct, frozen=True):
     """What was told before, as the ledger has it."""
 
     in_run: frozenset[Occasion] = frozenset()  # since the run has started

@@ -8,8 +8,9 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from merlin.base.records import to_plain
 from merlin.notify.notice import Notice
@@ -20,15 +21,13 @@ _MOST_CHARS = 500
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class _Sending(Generic[T]):
+class _Sending(Struct, Generic[T]):
     what: T
     process: subprocess.Popen[bytes]
     until: float  # monotonic
 
 
-@dataclass(frozen=True, slots=True)
-class Sent(Generic[T]):
+class Sent(Struct, Generic[T], frozen=True):
     """How it ended; `error` says why nobody was told."""
 
     what: T

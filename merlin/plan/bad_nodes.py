@@ -7,7 +7,8 @@ while samples of the step succeed elsewhere, so that chance explains it in fewer
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.plan.pieces import Range, Run, merged
 from merlin.plan.tasks import Outcome
@@ -16,8 +17,7 @@ MIN_FAILURES = 3  # different samples, none of which ended ok in between
 CHANCE = 0.01
 
 
-@dataclass(slots=True)
-class _Record:
+class _Record(Struct):
     """What ended of one step, on one node or altogether."""
 
     num_ok: int = 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from merlin.plan.dependencies import topological_order
 from merlin.plan.plan import Edge, StepInstance, StepKind

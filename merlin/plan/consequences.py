@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.plan.backlog import Backlog
 from merlin.plan.pieces import shards_over
@@ -13,8 +15,7 @@ from merlin.plan.task_states import ENDED, READY, WAITING, InstanceState, Source
 from merlin.plan.tasks import Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecidedOutcome:
+class DecidedOutcome(Struct, frozen=True, kw_only=True):
     """An outcome that no worker reports, so the executor must write it into the ledger."""
 
     instance: str

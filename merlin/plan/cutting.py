@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from merlin.plan.pieces import Range, Run, chunk_of
 from merlin.plan.plan import StepKind

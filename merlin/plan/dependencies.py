@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from merlin.base.document.tokens import find_tokens
 from merlin.spec.variables import SAMPLE_TOKENS, mentioned_values, value_variable
@@ -17,8 +18,7 @@ _FUNNEL_MARK = re.compile(r"_\*|\*")
 _WORKSPACE = ".workspace"
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(Struct, frozen=True):
     """An entry of `depends`; a funnel (``step_*``) waits for all of the step and takes no parameters on."""
 
     step: str
@@ -30,8 +30,7 @@ class Dependency:
         return cls(_FUNNEL_MARK.sub("", entry).strip(), "*" in entry, entry)
 
 
-@dataclass(frozen=True, slots=True)
-class StepNeeds:
+class StepNeeds(Struct, frozen=True):
     """A step with what follows from the spec for it."""
 
     step: Step

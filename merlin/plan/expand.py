@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
@@ -115,8 +117,7 @@ def _samples_info(
     )
 
 
-@dataclass
-class _Planner:
+class _Planner(Struct):
     """Makes the instances of one step after the other, in topological order."""
 
     spec: Spec

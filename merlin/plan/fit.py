@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.plan.job_policy import job_policy
 from merlin.plan.plan import Plan, Scalar, StepInstance, StepKind
@@ -19,8 +21,7 @@ _MOST = 1e9  # of anything; more is a slip
 _WHOLE = 1000  # parts of a device that shares are counted in: exact, and a third of a device fits three times
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
+class Need(Struct, frozen=True, kw_only=True):
     """What a task of a step instance needs while it runs; one core if the step says nothing."""
 
     cores: int = 1  # of all its processes together
@@ -90,8 +91,7 @@ def _number(value: Scalar, default: float) -> float:
     return number if abs(number) < _MOST else default
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """The cores, devices and nodes that a chunk holds while it runs."""
 
     cores: tuple[int, ...] = ()  # of this machine, by index

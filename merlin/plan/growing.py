@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.errors import WorkspaceError
 from merlin.plan.dependencies import StepNeeds
 from merlin.plan.plan import Plan, StepInstance, StepKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extends:
+class Extends(Struct, frozen=True, kw_only=True):
     """What an extension is added to."""
 
     number: int  # from 1

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.base.document.scalars import Problem, to_amount, to_bool, to_int
 from merlin.batch.contract import JobRequest
@@ -18,8 +19,7 @@ FLUX = "flux"  # the task server without workers: chunks are jobs of the instanc
 _TASK_SERVER = "batch.task_server"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobPolicy:
+class JobPolicy(Struct, frozen=True, kw_only=True):
     """How one step's chunks are submitted."""
 
     scheduler: str  # batch.type

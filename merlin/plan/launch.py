@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.batch.contract import BatchScheduler, LaunchRequest
 from merlin.batch.local import Local
@@ -24,8 +26,7 @@ _VLAUNCHER_VARIABLES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Launchers:
+class Launchers(Struct, frozen=True):
     """What starts parallel programs where a study is planned."""
 
     local: Local = field(default_factory=lambda: Local(""))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.plan.pieces import Range, pieces_of
 from merlin.plan.runs import RunMap
@@ -11,16 +12,14 @@ from merlin.plan.task_states import READY, InstanceState
 from merlin.plan.tasks import Chunk
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deferral:
+class Deferral(Struct, frozen=True, kw_only=True):
     """Tasks that asked to be run again: outcomes do not show it, so the executor writes it into the ledger, too."""
 
     chunk: Chunk  # as it will be handed out
     not_before: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class Death(Struct, frozen=True, kw_only=True):
     """A task that was alone in its chunk when its worker was lost; for the ledger, as a `Deferral`."""
 
     instance: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.spec.notify_words import CHANNELS, ENDS, STALL_S
 
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from merlin.spec.notify_block import Notify
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyRule:
+class NotifyRule(Struct, frozen=True, kw_only=True):
     """One entry. `$NAME` in an address is filled in when a message is sent, so that no secret is kept here."""
 
     when: tuple[str, ...]  # finished, failed, stopped, failures, stall, refused

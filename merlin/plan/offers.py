@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 MIN_WAITING = 64  # offers of one study in one queue with so many slots, even if nobody takes them
 PATIENCE_S = 60.0  # for an offer in a queue in which other studies' messages wait, too
 
 
-@dataclass(slots=True)
-class OfferLine:
+class OfferLine(Struct):
     """The offers that wait in one queue."""
 
     since: dict[str, float] = field(default_factory=dict)  # by lease

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from math import inf
+
+from msgspec.structs import replace
 
 from merlin.plan.fit import Need
 from merlin.plan.task_states import QUEUED, READY, RUNNING, WAITING, InstanceState

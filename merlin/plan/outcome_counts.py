@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypedDict
+
+from msgspec import Struct
 
 OUTCOMES = ("planned", "ok", "failed", "skipped", "missing")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeCounts:
+class OutcomeCounts(Struct, frozen=True, kw_only=True):
     """Tasks by outcome: planned = ok + failed + skipped + missing."""
 
     planned: int = 0

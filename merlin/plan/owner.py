@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from merlin.plan.bad_nodes import BadNodes
 from merlin.plan.chunking import LEAST_S
@@ -29,8 +30,7 @@ AWAIT_S = 60.0  # and for so long if these others have no workers yet
 SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handout:
+class Handout(Struct, frozen=True, kw_only=True):
     """A chunk that was offered, and who holds its lease."""
 
     chunk: Chunk

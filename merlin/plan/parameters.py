@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.errors import UsageError
 from merlin.plan.plan import Scalar
@@ -22,8 +24,7 @@ _LABEL_TOKEN = "%%"
 _SAFE_CHARACTERS = frozenset("-_.() abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
-@dataclass(frozen=True, slots=True)
-class Combination:
+class Combination(Struct, frozen=True):
     """One value and one label for every parameter."""
 
     values: Mapping[str, Scalar]

@@ -6,9 +6,10 @@ Paths of instances and files inside the workspace are relative to it, so a works
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
+
+from msgspec import Struct, field
 
 from merlin.base.field import Field
 from merlin.plan.layout import SampleLayout
@@ -27,8 +28,7 @@ class StepKind(StrEnum):
     MANIFEST = "manifest"  # one task after the last shard of an aggregate: manifest.json and ensemble.h5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
+class Edge(Struct, frozen=True, kw_only=True):
     """`target` waits for `source`.
 
     same   task i of the target waits for task i of the source, and is skipped if that one did not end ok
@@ -42,8 +42,7 @@ class Edge:
     group: str  # the entry of `depends` that made it, e.g. "step_1_*"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedField(Field):
+class PlannedField(Field, frozen=True, kw_only=True):
     """A field, and where its values come from: `output` names a function's result, `file` is a glob inside the
     task's directory, `expression` makes a derived field. What is not said of its compression, the aggregate says."""
 
@@ -54,8 +53,7 @@ class PlannedField(Field):
     level: int | None = None  # of compression; None = the aggregate's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregate:
+class Aggregate(Struct, frozen=True, kw_only=True):
     """What an aggregate step collects.
 
     Rows of the data set are numbered over all sources: row = first_row + source_index * num_tasks(source) + task.
@@ -79,8 +77,7 @@ class Aggregate:
     first_shard: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepInstance:
+class StepInstance(Struct, frozen=True, kw_only=True):
     """A step with one combination of global.parameters filled in."""
 
     id: str  # also its directory inside the workspace: "step" or "step/X2.0.5.Y.1"
@@ -124,8 +121,7 @@ class StepInstance:
         return self.edges[0].source
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplesInfo:
+class SamplesInfo(Struct, frozen=True, kw_only=True):
     """The samples of a study; row i of `file` is sample first + i."""
 
     file: str  # absolute, or relative to the workspace
@@ -143,8 +139,7 @@ class SamplesInfo:
         return SampleLayout(max(self.num, self.room), self.level_max_dirs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(Struct, frozen=True, kw_only=True):
     name: str
     study_id: str  # random, unique
     workspace: str  # absolute at planning time; loaders replace it by where they found the plan

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from merlin.base.files import write_text
-from merlin.base.records import as_kind
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import WorkspaceError
 from merlin.plan.plan import FORMAT, VERSION, Plan, Scalar
 
@@ -24,7 +25,7 @@ def plan_to_json(plan: Plan) -> str:
 
 def _content(plan: Plan) -> dict[str, Any]:
     """Everything in a plan. What earlier versions did not record is left out, so that their plans keep their digest."""
-    content = asdict(plan)
+    content: dict[str, Any] = to_plain(plan)
     for key in ("code", "revision"):
         if not content[key]:
             del content[key]
@@ -55,7 +56,7 @@ def plan_from_json(text: str, where: str = "plan") -> Plan:
         plan = as_kind(data, Plan)
     except ValueError as error:
         raise WorkspaceError(f"{where}: the plan does not have the expected content ({error})") from error
-    if unknown := _unknown_key(data, asdict(plan)):
+    if unknown := _unknown_key(data, to_plain(plan)):
         raise WorkspaceError(f"{where}: the plan does not have the expected content (key {unknown!r})")
     return plan
 

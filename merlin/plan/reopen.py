@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.plan.failed_input import RAN, passing_failures
 from merlin.plan.pieces import Range, merged, shards_over
@@ -14,8 +15,7 @@ from merlin.plan.tasks import FAILURES, Outcome
 _ENDED = (*RAN, Outcome.SKIPPED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Again:
+class Again(Struct, frozen=True, kw_only=True):
     """Which tasks run again although they have ended."""
 
     failed: bool = False  # those that failed, and those that were skipped because of them
@@ -68,8 +68,7 @@ def reopen(
     return reopening.opened
 
 
-@dataclass(slots=True)
-class _Reopening:
+class _Reopening(Struct):
     """What is reopened so far; the instances come in the order of the plan."""
 
     instances: Mapping[str, StepInstance]

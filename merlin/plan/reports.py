@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.runs import RunMap
@@ -12,8 +14,7 @@ from merlin.plan.task_states import ENDED
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkReport:
+class ChunkReport(Struct, frozen=True, kw_only=True):
     """What a worker says about a chunk when it holds it no longer. With none of these, it was not started."""
 
     chunk: Chunk

@@ -7,9 +7,11 @@ that it has seen keeps its outcome, too. Who runs a step, how often it is tried 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
+
+from merlin.base.records import to_plain
 from merlin.plan.change_words import changed, changes
 from merlin.plan.differences import anywhere
 from merlin.plan.pieces import Range, merged, without
@@ -36,8 +38,7 @@ _KEYS = {"command": "cmd", "sources": "from", "per_sample": "runs per sample", "
 _ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceChange:
+class InstanceChange(Struct, frozen=True, kw_only=True):
     """A step instance of the new plan, or one that is gone."""
 
     id: str
@@ -75,8 +76,7 @@ class InstanceChange:
         return self.num_again + self.num_open + sum(hi - lo for lo, hi in self.fresh)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """What a plan changes in a study, step instance by step instance, in the order of the plan; then what is gone."""
 
     instances: tuple[InstanceChange, ...]
@@ -159,8 +159,7 @@ def find_change(
     return Change(instances=(*described, *_gone(before, new)))
 
 
-@dataclass(slots=True)
-class _Tasks:
+class _Tasks(Struct):
     """What becomes of tasks, by step instance; see `InstanceChange`."""
 
     again: Mapping[str, list[Range]]
@@ -317,7 +316,7 @@ def definitions(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _parts(instance: StepInstance) -> dict[str, Any]:
-    values = asdict(instance)
+    values = to_plain(instance)
     is_manifest = instance.kind is StepKind.MANIFEST
     free = _FREE | {"edges"} if instance.aggregate is not None else _FREE
     parts = {key: value for key, value in values.items() if key not in free}

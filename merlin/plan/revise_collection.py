@@ -7,9 +7,13 @@ there alone, too. A task whose results are to be had does not run: its outputs a
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
+from msgspec import Struct
+
+from merlin.base.records import to_plain
 from merlin.plan.pieces import Range, merged, within, without
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.rerun import HasFiles
@@ -22,12 +26,11 @@ _OF_STORAGE = frozenset({"compression", "level", "shuffle", "description"})  # o
 _Tasks = dict[str, list[Range]]  # by step instance
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What of some tasks' results data sets of before have."""
 
     tasks: list[Range]  # all that a new data set needs of these
-    lacking: Mapping[str, int] = field(
+    lacking: Mapping[str, int] = msgspec.field(
         default_factory=dict
     )  # in words: why how many others are not among them
 
@@ -87,15 +90,14 @@ class Before:
         )
 
 
-@dataclass(slots=True)
-class Collected:
+class Collected(Struct):
     """What becomes of tasks because data sets are made anew, by step instance."""
 
-    from_files: _Tasks = field(default_factory=dict)  # collected again
+    from_files: _Tasks = msgspec.field(default_factory=dict)  # collected again
     # ... from data sets: by the revision that has put them aside; `PRESENT`: the next one does
-    from_data_sets: dict[str, dict[int, list[Range]]] = field(default_factory=dict)
-    lost: _Tasks = field(default_factory=dict)  # to run again
-    lacking: dict[str, dict[str, int]] = field(default_factory=dict)  # why how many of them, in words
+    from_data_sets: dict[str, dict[int, list[Range]]] = msgspec.field(default_factory=dict)
+    lost: _Tasks = msgspec.field(default_factory=dict)  # to run again
+    lacking: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # why how many of them, in words
 
     def tasks(self) -> _Tasks:
         """All that do not run and are collected again."""
@@ -250,7 +252,7 @@ def _collections(plan: Plan) -> dict[str, dict[str, Any]]:
     for target in plan.instances:
         if target.kind is StepKind.AGGREGATE and target.aggregate is not None:
             fields = [
-                {key: value for key, value in asdict(one).items() if key not in _OF_STORAGE}
+                {key: value for key, value in to_plain(one).items() if key not in _OF_STORAGE}
                 for one in target.aggregate.fields
             ]
             for source in target.aggregate.sources:

@@ -6,7 +6,8 @@ Its own plan has no edges to what the study made before, because that had ended 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.plan.growing import users_of_data_sets
 from merlin.plan.pieces import Range
@@ -14,8 +15,7 @@ from merlin.plan.plan import Plan
 from merlin.plan.revise import Change
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revised:
+class Revised(Struct, frozen=True, kw_only=True):
     """A study, or one of its extensions, as it was and as it will be."""
 
     old: Plan

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.plan.differences import changed
 from merlin.plan.plan import Plan, StepKind
@@ -13,8 +14,7 @@ from merlin.plan.revise import OF_THE_MANIFEST, definitions
 _FREE = frozenset({"level", "description"})  # how well a field is compressed, and what is said of it
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     step: str
     message: str
 

@@ -9,8 +9,9 @@ the rules about failures in `failure_limits`, and what the next scheduler has to
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from math import inf
+
+from msgspec.structs import replace
 
 from merlin.errors import ExecutionError
 from merlin.plan.backlog import Backlog

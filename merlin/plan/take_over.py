@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.plan.bad_nodes import BadNodes
 from merlin.plan.durations import Spread
@@ -17,8 +19,7 @@ from merlin.plan.task_states import ENDED
 from merlin.plan.tasks import NO_OUTCOME, ChunkResult, Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Legacy:
+class Legacy(Struct, frozen=True, kw_only=True):
     """What an owner has left. To be read in this order: what a worker has done meanwhile is in what is read later."""
 
     handouts: Collection[Handout]

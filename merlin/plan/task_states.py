@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.errors import ExecutionError
 from merlin.plan.chunking import ChunkSizer
@@ -38,8 +39,7 @@ STATE_NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskCounts:
+class TaskCounts(Struct, frozen=True, kw_only=True):
     """Tasks of one step instance by state; planned is the sum of the others."""
 
     planned: int
@@ -74,8 +74,7 @@ class SourceGroup:
         return any(s.num_passing for s in self.sources)
 
 
-@dataclass(slots=True)
-class InstanceState:
+class InstanceState(Struct):
     """One step instance while the study runs."""
 
     instance: StepInstance

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct
 
 from merlin.spec.variables import ReturnCode as ReturnCode
 
@@ -26,8 +27,7 @@ NO_OUTCOME = 255  # in arrays of outcomes: nothing is recorded for this task
 FROM_FILES = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(Struct, frozen=True, kw_only=True):
     """A half-open range of tasks of one step instance; the only thing a queue holds."""
 
     instance: str  # StepInstance.id
@@ -41,10 +41,9 @@ class Chunk:
     taken_from: int = 0  # then: from the data sets that this revision has put aside; 0: from their files
     isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
     absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
-    lease: str = field(default="", compare=False)  # "" while it waits; of one hand-out
-    # seconds that a task of it may take, as far as known; 0: not known
-    need_s: float = field(default=0.0, compare=False)
-    avoid: tuple[str, ...] = field(default=(), compare=False)  # nodes on which it must not run
+    lease: str = ""  # "" while it waits; of one hand-out
+    need_s: float = 0.0  # seconds that a task of it may take, as far as known; 0: not known
+    avoid: tuple[str, ...] = ()  # nodes on which it must not run
 
     def __post_init__(self) -> None:
         if not 0 <= self.lo < self.hi:
@@ -61,16 +60,14 @@ class Chunk:
         return out
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deferred:
+class Deferred(Struct, frozen=True, kw_only=True):
     """Tasks that asked to be run again (exit code 100 or 104); they have no outcome yet."""
 
     chunk: Chunk
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkResult:
+class ChunkResult(Struct, frozen=True, kw_only=True):
     """What a worker reports about a chunk it has finished; the ledger already holds the details."""
 
     chunk: Chunk

@@ -6,10 +6,10 @@ A study that was stopped for a night and restarted has a pause; pauses are left 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.ledger.replay import Replay
@@ -23,8 +23,7 @@ _PAUSE_SHARE = 0.05  # of the time at work that it has to be, too
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """A time without a pause; epoch seconds."""
 
     start: float
@@ -35,8 +34,7 @@ class Span:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepActivity:
+class StepActivity(Struct, frozen=True, kw_only=True):
     """A step in each interval of the time at work: n numbers each."""
 
     busy: Floats  # workers at it, on average
@@ -44,8 +42,7 @@ class StepActivity:
     failed: Floats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class Activity(Struct, frozen=True, kw_only=True):
     """The spans one after another, cut into intervals of `width_s`."""
 
     spans: tuple[Span, ...]

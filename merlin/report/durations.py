@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.ledger.columns import task_columns
@@ -22,8 +22,7 @@ _SHORTEST_S = 1e-6
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Durations:
+class Durations(Struct, frozen=True, kw_only=True):
     """Seconds of single tasks of one step that ended ok or failed."""
 
     num: int  # tasks that were looked at
@@ -33,8 +32,7 @@ class Durations:
     bars: tuple[int, ...]  # tasks in each of `NUM_BARS` classes, which are those of all steps
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDurations:
+class StepDurations(Struct, frozen=True, kw_only=True):
     """By step; the classes are evenly spaced between the logarithms of `low_s` and `high_s`."""
 
     low_s: float

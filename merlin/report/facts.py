@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.ledger.replay import replay
 from merlin.report.activity import Activity, activity
@@ -19,8 +20,7 @@ from merlin.workspace.directory import Workspace, members
 from merlin.workspace.provenance import Provenance, read_provenance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFacts:
+class StudyFacts(Struct, frozen=True, kw_only=True):
     """A study with its extensions at one moment."""
 
     page: StudyPage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 MOST_BYTES = 2_800_000  # of a report, so that every mail takes it
 
@@ -12,8 +12,7 @@ def size_bytes(html: str) -> int:
     return len(html.encode("utf-8", "replace"))
 
 
-@dataclass
-class Room:
+class Room(Struct):
     """What is left for pictures."""
 
     left: int = MOST_BYTES

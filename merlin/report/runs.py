@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.ledger.replay import Replay
 from merlin.status.snapshot import EXECUTOR
@@ -12,8 +13,7 @@ from merlin.workspace.directory import Workspace
 _ENDS = {"run_finished": "to its end", "run_stopped": "stopped", "run_failed": "broke"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyRun:
+class StudyRun(Struct, frozen=True, kw_only=True):
     """One run."""
 
     member: str  # "extensions/001"; "" for the study itself

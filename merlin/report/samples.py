@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.errors import SamplesError, WorkspaceError
@@ -22,8 +22,7 @@ _MOST_WORDS = 5  # of a text column that are shown
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """A column of the samples; numbers are NaN and `bars` empty for text."""
 
     name: str
@@ -35,8 +34,7 @@ class Column:
     num_words: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplesSummary:
+class SamplesSummary(Struct, frozen=True, kw_only=True):
     """All samples of a study and its extensions."""
 
     num: int
@@ -45,8 +43,7 @@ class SamplesSummary:
     problem: str = ""  # why the columns cannot be told
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
+class Parameter(Struct, frozen=True, kw_only=True):
     """A global parameter, with its values in the order of the plan."""
 
     name: str

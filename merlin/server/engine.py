@@ -7,8 +7,9 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.errors import ConfigError
 from merlin.server.folder import Folder
@@ -21,8 +22,7 @@ _INSTALL = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLaunch:
+class ServerLaunch(Struct, frozen=True):
     """A command that runs Redis in the foreground, or starts a container that does."""
 
     engine: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from merlin.server.folder import Folder
 from merlin.server.record import ServerRecord, is_alive, is_here, read_record
@@ -12,8 +13,7 @@ from merlin.server.talk import info
 State = Literal["missing", "stopped", "loading", "running", "hanging", "elsewhere"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class Status(Struct, frozen=True, kw_only=True):
     """What `merlin server status` shows."""
 
     state: State

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import nan, prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.field import dtype_of
 from merlin.base.records import to_plain
@@ -42,8 +42,7 @@ _FIELD_KEYS = (
 _MAX_SIDECARS = 32  # that are read for sizes; of more shards, evenly spaced ones
 
 
-@dataclass(frozen=True, slots=True)
-class FieldFacts:
+class FieldFacts(Struct, frozen=True):
     """A field with its sizes; bytes per sample are means over the samples."""
 
     info: FieldInfo
@@ -60,8 +59,7 @@ class FieldFacts:
         return self.info.compression not in ("", "none")
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(Struct, frozen=True):
     """Samples of one outcome and cause that are not in the data set."""
 
     outcome: str  # failed | filtered | skipped | missing
@@ -71,8 +69,7 @@ class LeftOut:
     examples: tuple[int, ...]  # a few sample ids
 
 
-@dataclass(frozen=True, slots=True)
-class DataSetDescription:
+class DataSetDescription(Struct, frozen=True):
     """A data set in brief."""
 
     path: Path

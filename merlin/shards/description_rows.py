@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.text import size
 from merlin.shards.describe import DataSetDescription, FieldFacts
@@ -19,8 +20,7 @@ NO_NUMBERS = ("",) * len(NUMBERS)
 Write = Callable[[float], str]  # writes a number for people
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldRow:
+class FieldRow(Struct, frozen=True, kw_only=True):
     """A row of the table of fields: a graph, a field or a member of a graph, or a channel of the row before."""
 
     name: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import yaml
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.document.findings import Findings, did_you_mean
 from merlin.base.document.scalars import plain_scalar, typed
@@ -21,8 +22,7 @@ LATE_KEYS = frozenset({"webhook", "apprise"})
 _BLOCKS = ("variables", "labels")
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(Struct, frozen=True):
     """A tree with its user variables filled in, and their values by name."""
 
     tree: Entry

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
+from msgspec import Struct
+
 from merlin.base.document.findings import allowed
 
 MAX_DEPTH = 50
@@ -164,8 +166,7 @@ _INSTEAD = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Word:
+class _Word(Struct, frozen=True):
     kind: str  # number, name, quoted, text, op, end
     text: str
     col: int

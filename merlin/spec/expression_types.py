@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.document.findings import allowed
 from merlin.spec.expression import (
@@ -24,8 +26,7 @@ Kind = Literal["bool", "int", "float", "complex", "text", "any"]
 Shape = tuple[int | None, ...]  # None comes first: as many items as the sample has
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType:
+class ValueType(Struct, frozen=True):
     """`items` names what is counted by an axis of variable length; only values that count the same combine."""
 
     kind: Kind

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.document.findings import NOWHERE, Findings, SourceText
 from merlin.base.document.tree import Entry, parse, to_data
@@ -147,8 +150,7 @@ def read_variables(
     return {} if reading is None else reading[2].variables
 
 
-@dataclass(frozen=True, slots=True)
-class SamplesBlock:
+class SamplesBlock(Struct, frozen=True):
     """The samples block of a spec, as far as it can be read when other parts of the spec are wrong."""
 
     spec_path: Path

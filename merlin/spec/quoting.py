@@ -7,8 +7,9 @@ as unquoted, which is the strictest answer.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from merlin.base.document.tokens import TOKEN, Token, find_tokens
 
@@ -28,8 +29,7 @@ _UNESCAPED = re.compile(r"\\[$`\\\"]")  # what backquotes take a backslash away 
 _BETWEEN_WORDS = frozenset(" \t\n;&|<>")
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """A token, and how it is quoted where it stands."""
 
     token: Token

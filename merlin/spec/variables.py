@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.document.tokens import find_tokens, substitute
 
@@ -52,8 +53,7 @@ _VALUE_VARIABLE = re.compile(rf"(?<!\w){VALUE_PREFIX}\w+", re.ASCII)
 OUTPUT_PATH = "OUTPUT_PATH"
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """User variables with their references filled in, and every circle among them."""
 
     values: dict[str, str]

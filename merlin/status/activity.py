@@ -7,8 +7,9 @@ done; and `unknown` where those who know cannot be asked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from merlin.base.text import count, duration
 
@@ -16,8 +17,7 @@ SILENT_S = 120.0  # without a record before a run that cannot be looked at is do
 SILENT_RECORDS = 3.0  # … or so many times as long as a record has taken
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class Activity(Struct, frozen=True, kw_only=True):
     """Who is at it: `none` for a study that no run holds and no server knows."""
 
     state: Literal["none", "running", "stalled", "unknown"]
@@ -28,8 +28,7 @@ NOBODY = Activity(state="none")
 AT_WORK = Activity(state="running")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class Holder(Struct, frozen=True, kw_only=True):
     """The process that holds a workspace for a run of its own."""
 
     pid: int
@@ -41,8 +40,7 @@ class Holder:
         return f"process {self.pid}" if self.is_here else f"process {self.pid} on {self.host}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveWorkers:
+class LiveWorkers(Struct, frozen=True, kw_only=True):
     """The workers of a study; of a run on one machine, its worker processes."""
 
     num_slots: int  # chunks that they run at a time

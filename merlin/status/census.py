@@ -7,12 +7,12 @@ gigabyte; this takes about one second, and a fifth of the memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.ledger.entries import LedgerEntry, events_of, payloads
@@ -41,8 +41,7 @@ _NO_RECORD: dict[str, NDArray[Any]] = {
 _NAMES = tuple(_NO_RECORD)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Records:
+class _Records(Struct, frozen=True, kw_only=True):
     """The records of one step instance, n of them, sorted by their first task."""
 
     lo: Ints

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 SURE = 2.0  # standard deviations on both sides: nine of ten forecasts hold, also where a few tasks take very long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eta:
+class Eta(Struct, frozen=True, kw_only=True):
     """Seconds from now on until the end; low_s <= mid_s <= high_s."""
 
     low_s: float
@@ -34,8 +34,7 @@ class Eta:
 NOW = Eta(low_s=0.0, mid_s=0.0, high_s=0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(Struct, frozen=True, kw_only=True):
     """How long the tasks of a step took."""
 
     num: int  # tasks that have ended
@@ -44,8 +43,7 @@ class Cost:
     longest_s: float  # that a worker held tasks before it reported them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Slots:
+class Slots(Struct, frozen=True, kw_only=True):
     """Who works; see `slots_at_work`. No slot: nobody does."""
 
     num: int
@@ -53,8 +51,7 @@ class Slots:
     slow: float = math.inf  # the lesser of that and of the average over the run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepWork:
+class StepWork(Struct, frozen=True, kw_only=True):
     """What is left of one step."""
 
     step: str
@@ -68,8 +65,7 @@ class StepWork:
     own_slots: Slots | None = None  # its tasks run in batch jobs, beside those of the others
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class Estimate(Struct, frozen=True, kw_only=True):
     """The time to go; None where it is not known: nobody works, or no task has shown yet how long it takes."""
 
     steps: Mapping[str, Eta | None]
@@ -116,8 +112,7 @@ def estimate(steps: Sequence[StepWork], slots: Slots) -> Estimate:
     return Estimate(steps=etas, study=_study(known, found, without, slots))
 
 
-@dataclass(frozen=True, slots=True)
-class _Outlook:
+class _Outlook(Struct, frozen=True):
     """A step's end, and the waits at the ends of it and of the steps before it."""
 
     eta: Eta

@@ -7,12 +7,12 @@ import re
 import signal
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.errors import SamplesError, WorkspaceError, command_line
 from merlin.ledger.encode import FailureTable, failure_table
@@ -32,8 +32,7 @@ TAIL_LINES = 20
 _LOG_BYTES = 8192
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class Example(Struct, frozen=True, kw_only=True):
     """One failed task to look at."""
 
     instance: str
@@ -43,8 +42,7 @@ class Example:
     inputs: Mapping[str, Any] = field(default_factory=dict)  # its parameters and the values of its sample
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureGroup:
+class FailureGroup(Struct, frozen=True, kw_only=True):
     """Tasks of one step that failed in the same way."""
 
     id: str  # a short name, which the same group has tomorrow: `merlin failures --group`
@@ -67,8 +65,7 @@ class FailureGroup:
     extension: str = ""  # "extensions/001": of the study that they are in
 
 
-@dataclass(slots=True)
-class _Gathered:
+class _Gathered(Struct):
     cause: str
     count: int = 0
     first: float = float("inf")

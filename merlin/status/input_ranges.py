@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 NUM_BINS = 16
@@ -22,8 +22,7 @@ FEWEST = 3  # failures, and samples that ended ok
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputRange:
+class InputRange(Struct, frozen=True, kw_only=True):
     """Values of one input with which tasks fail more often than chance explains."""
 
     input: str
@@ -34,8 +33,7 @@ class InputRange:
     p: float  # that chance explains it, corrected for everything that was looked at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Population:
+class Population(Struct, frozen=True, kw_only=True):
     """Values of the inputs of tasks that failed in one way, and of tasks that ended ok; either may be a part of all."""
 
     failed: Mapping[str, Floats]  # by input
@@ -73,8 +71,7 @@ def _range_of(name: str, bins: _Bins, lo: int, hi: int, p: float, population: Po
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Bins:
+class _Bins(Struct, frozen=True):
     """The values of one input in bins, k of them."""
 
     failed: Floats  # (k,) how many

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.plan.plan import Plan, StepInstance
 from merlin.status.eta import Cost, Estimate, Slots, StepWork, estimate, slots_at_work
@@ -13,8 +14,7 @@ WINDOW_RECORDS = 3.0  # tasks that take longer than a minute are looked at for s
 LONG_WINDOWS = 5.0  # the longer window is so many times as long
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
+class Remaining(Struct, frozen=True, kw_only=True):
     """What is known of a study that runs."""
 
     plan: Plan

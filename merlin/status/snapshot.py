@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Literal, Protocol, TypedDict
+
+from msgspec import Struct
 
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
@@ -32,8 +33,7 @@ CANCELLED = "cancelled"  # the stop reason of a run that `merlin cancel` ended
 KILLED = "killed"  # the stop reason of a run that left no word
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepStatus(OutcomeCounts):
+class StepStatus(OutcomeCounts, frozen=True, kw_only=True):
     """Tasks of one step (or of the study) by outcome."""
 
     step: str  # "" for the study
@@ -48,8 +48,7 @@ class StepStatus(OutcomeCounts):
     eta: Eta | None  # None: not known, or nobody works on it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSetStatus:
+class DataSetStatus(Struct, frozen=True, kw_only=True):
     """A finished data set, with the samples that extensions have added."""
 
     aggregate: str  # id of the step instance
@@ -57,8 +56,7 @@ class DataSetStatus:
     samples: SampleCounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True, kw_only=True):
     """A study at one moment.
 
     state: new (never run), running (somebody works on it, or would at once), stalled (it is to run, and nobody can),
@@ -160,8 +158,7 @@ def snapshot_of(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
+class _Facts(Struct, frozen=True, kw_only=True):
     """What is known of the study when its steps are looked at."""
 
     workspace: Workspace

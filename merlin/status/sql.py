@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.reading_sql import require_reading
 from merlin.errors import MissingExtraError, SamplesError, UsageError, WorkspaceError
@@ -65,8 +65,7 @@ _EVENT_KINDS: dict[str, type] = {
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """The answer to a query."""
 
     columns: tuple[str, ...]
@@ -141,8 +140,7 @@ def select_tasks(workspace: Workspace, condition: str) -> dict[int, dict[str, li
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _Instance:
+class _Instance(Struct, frozen=True):
     """A step instance of the study or of one of its extensions."""
 
     spec: StepInstance

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.ledger.replay import LedgerEntry, Replay
 from merlin.plan.pieces import merged
@@ -20,8 +21,7 @@ _KEEP_S = 2 * RATE_WINDOW_S
 _MAX_SECONDS = 10 * _KEEP_S  # that are kept before the old ones are thrown away
 
 
-@dataclass(slots=True)
-class Sums:
+class Sums(Struct):
     """What the records of a step instance add up to."""
 
     num_records: int = 0
@@ -68,8 +68,7 @@ def cost_of_sums(sums: Iterable[Sums]) -> Cost | None:
     )
 
 
-@dataclass(slots=True)
-class _Second:
+class _Second(Struct):
     num: int = 0  # tasks that ended
     started: float = math.inf  # of the first record among theirs
     busy_s: float = 0.0

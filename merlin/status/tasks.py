@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.errors import UsageError
 from merlin.ledger.columns import TaskColumns, task_columns
@@ -41,8 +42,7 @@ WINDOW = 200_000  # tasks looked at together
 _RUNNING = 253  # in the arrays of this file, in place of an outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFilters:
+class TaskFilters(Struct, frozen=True, kw_only=True):
     """Which tasks to show: all conditions must hold, each for one of its words; an empty one always holds."""
 
     task_status: tuple[str, ...] = ()  # of TASK_STATUSES, any case
@@ -53,8 +53,7 @@ class TaskFilters:
     max_tasks: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskRow:
+class TaskRow(Struct, frozen=True, kw_only=True):
     """One task.
 
     status: FINISHED (ok), DRY_RUN (ok by exit code 103), FAILED, CANCELLED (skipped), INITIALIZED (missing).
@@ -79,8 +78,7 @@ class TaskRow:
     host: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningTasks:
+class RunningTasks(Struct, frozen=True, kw_only=True):
     """Tasks [lo, hi) of a step instance that a worker has, one after another or all at once."""
 
     study_id: str

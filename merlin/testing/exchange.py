@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from merlin.errors import OwnershipLostError, StudyGoneError
 from merlin.execution.distributed.contracts import Backend, Carrier, Leases, Letter, Mailbox

@@ -16,8 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.errors import OwnershipLostError, StudyGoneError
 from merlin.execution.distributed.contracts import Backend, Carrier, Envelope, Letter, Offer, Standing
@@ -38,8 +40,7 @@ BATCH = 1000  # letters per read
 CallHook = Callable[[str, bool], None]
 
 
-@dataclass(kw_only=True)
-class _Study:
+class _Study(Struct, kw_only=True):
     token: str
     session: str
     until: float  # of the ownership

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText
 from merlin.base.document.tree import Entry, parse, to_data
@@ -16,8 +18,7 @@ from merlin.train.config import TrainConfig
 MAX_FILE_BYTES = 1 << 20
 
 
-@dataclass
-class ConfigFile:
+class ConfigFile(Struct):
     """A configuration that fits the model, and what is needed to point at its values in later findings."""
 
     config: TrainConfig
@@ -175,6 +176,6 @@ def _moved(entry: Entry, place: Place) -> Entry:
 def _from_words(items: list[Diagnostic], words: Sequence[str]) -> list[Diagnostic]:
     """Findings at places of words say which word they are about."""
     return [
-        replace(item, file=f"command line: {words[-1 - item.line]}", line=0, col=0) if item.line < 0 else item
+        item.but(file=f"command line: {words[-1 - item.line]}", line=0, col=0) if item.line < 0 else item
         for item in items
     ]

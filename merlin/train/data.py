@@ -7,7 +7,6 @@ float32 and normalised; and one (n,) per field of classes, as it is stored. What
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from merlin.base.field import Field
 from merlin.base.kinds import KINDS
@@ -56,16 +56,14 @@ def find_data_set(path: Path) -> Path:
     raise NotADataSetError(f"data: there is no finished data set in {path} (no manifest.json)")
 
 
-@dataclass(frozen=True)
-class Classes:
+class Classes(Struct, frozen=True):
     """A field that is the class of a sample, and the values that it has, ascending."""
 
     column: Column
     values: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class ColumnSelection:
+class ColumnSelection(Struct, frozen=True):
     """The columns that are used; inputs may be parameters of the study, and fields."""
 
     inputs: tuple[Column, ...]
@@ -123,8 +121,7 @@ def _delivered(column: Column) -> Field:
     return Field(name=column.name, kind=column.kind, dtype=column.dtype.name, shape=shape, layout=layout)
 
 
-@dataclass(frozen=True)
-class TrainingData:
+class TrainingData(Struct, frozen=True, dict=True):
     """The samples of a run, as loaders of batches."""
 
     ens: Ensemble

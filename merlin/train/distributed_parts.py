@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
@@ -43,8 +43,7 @@ def write_parts(directory: Path, tensors: dict[str, Tensor], ranks: Ranks) -> li
     return parts
 
 
-@dataclass(frozen=True)
-class _Where:
+class _Where(Struct, frozen=True):
     """Where a part of a tensor is, as FileSystemReader asks for it."""
 
     relative_path: str

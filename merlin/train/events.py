@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from msgspec import Struct
+
 from merlin.train.progress import LoopProgress
 
 EndState = Literal["finished", "stopped"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """Something that happened at a step of a trainer, whose progress is as it was then."""
 
     step: int
@@ -21,8 +22,7 @@ class Event:
     progress: LoopProgress
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossesTaken(Event):
+class LossesTaken(Event, frozen=True, kw_only=True):
     """The losses since the last such event, as means over the steps."""
 
     losses: Mapping[str, float]
@@ -30,32 +30,27 @@ class LossesTaken(Event):
     samples_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundPlayed(Event):
+class RoundPlayed(Event, frozen=True, kw_only=True):
     """A round of the tournament, with the facts that `Rounds.play` gives about it."""
 
     facts: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validated(Event):
+class Validated(Event, frozen=True, kw_only=True):
     """The metrics of the validation split, which are `progress.metrics`."""
 
     is_best: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved(Event):
+class CheckpointSaved(Event, frozen=True, kw_only=True):
     """A checkpoint is on the disk."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone(Event):
+class StepDone(Event, frozen=True, kw_only=True):
     """A step after which there was something to do, with all that was done; not every step is one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnded(Event):
+class RunEnded(Event, frozen=True, kw_only=True):
     """The last event of a run."""
 
     state: EndState

@@ -10,8 +10,10 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.train.config import TrainConfig
 from merlin.train.events import StopRequest
@@ -30,8 +32,7 @@ _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"
 Outcome = Literal["finished", "stopped", "failed"]
 
 
-@dataclass(frozen=True)
-class TrainerOutcome:
+class TrainerOutcome(Struct, frozen=True):
     """How a trainer ended; `log_tail` is that of one that failed."""
 
     trainer: int
@@ -40,8 +41,7 @@ class TrainerOutcome:
     log_tail: str = ""
 
 
-@dataclass
-class _Child:
+class _Child(Struct):
     """The process of one rank."""
 
     process: subprocess.Popen[bytes]
@@ -50,8 +50,7 @@ class _Child:
     buffer: bytes = b""
 
 
-@dataclass
-class _Trainer:
+class _Trainer(Struct):
     index: int
     report: Report
     children: list[_Child] = field(default_factory=list)
@@ -62,8 +61,7 @@ class _Trainer:
         return [child.process.poll() for child in self.children]
 
 
-@dataclass
-class LocalTrainers:
+class LocalTrainers(Struct):
     """Trainers of a run, each a process or several; `run` returns when all have ended."""
 
     run_directory: RunDirectory

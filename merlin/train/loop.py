@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from merlin.base.records import to_plain
 from merlin.errors import CheckpointError
 from merlin.train.checkpoint import Checkpoints
 from merlin.train.events import (
@@ -32,8 +35,7 @@ if TYPE_CHECKING:
     from merlin.train.loading.loader import ShardLoader
 
 
-@dataclass(frozen=True)
-class Ending:
+class Ending(Struct, frozen=True):
     """How a trainer's run ended."""
 
     state: EndState
@@ -217,8 +219,8 @@ class Loop:
         state = {
             "code": code_of(trainer.config.model.name),
             "trainer": trainer.state_dict(),
-            "progress": asdict(self.progress),
-            "judge": asdict(self.judge),
+            "progress": to_plain(self.progress),
+            "judge": to_plain(self.judge),
             "tournament": None if self.tournament is None else self.tournament.state_dict(),
         }
         saved = self.checkpoints.save(state, trainer.step, best=best)

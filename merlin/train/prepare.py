@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from merlin.errors import ConfigError, ShardError, TrainingError, UsageError, command_line
 from merlin.shards.ensemble import Ensemble, open_shards
@@ -45,8 +45,7 @@ MODEL_ERRORS = (
 _TRIED = 4  # samples that a model is tried with
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """A run that may begin, or go on."""
 
     config: TrainConfig  # with the columns that it uses, and where the data is

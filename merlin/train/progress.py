@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct, field
 
 from merlin.errors import TrainingError
 
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 Order = Literal["min", "max"]
 
 
-@dataclass(frozen=True)
-class Judge:
+class Judge(Struct, frozen=True):
     """The metric that decides what is best, on the validation split."""
 
     metric: str
@@ -42,8 +42,7 @@ class Judge:
         return value < than - by if self.direction == "min" else value > than + by
 
 
-@dataclass
-class LoopProgress:
+class LoopProgress(Struct):
     """What the loop remembers over a restart."""
 
     best: float | None = None

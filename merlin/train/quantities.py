@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.field import column_names
 from merlin.base.records import as_kind, to_plain
@@ -14,8 +16,7 @@ if TYPE_CHECKING:
     from merlin.train.data import ColumnSelection
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     """A column; `low` and `high` are the least and greatest value in the data set, None if they are not known."""
 
     name: str
@@ -61,8 +62,7 @@ class Quantity:
         return f"channel {number}" if self.shape_chw[0] > 1 else ""
 
 
-@dataclass(frozen=True)
-class Quantities:
+class Quantities(Struct, frozen=True):
     """All columns that a run uses, in the order of its batches."""
 
     inputs: tuple[Quantity, ...] = ()

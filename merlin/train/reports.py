@@ -7,19 +7,20 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Literal, Protocol, TextIO
 
+from msgspec import Struct, field
+
+from merlin.base.records import to_plain
 from merlin.train.events import Event, LossesTaken, RunEnded, StepDone
 
 REPORT_EVERY_S = 0.2  # least time between two reports
 TrainerState = Literal["starting", "training", "finished", "stopped", "failed"]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """How far a trainer is; each report replaces the one before."""
 
     trainer: int
@@ -38,18 +39,17 @@ class Report:
     reason: str = ""  # why it ended
 
     def to_line(self) -> str:
-        return json.dumps({"report": asdict(self)}) + "\n"
+        return json.dumps({"report": to_plain(self)}) + "\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """Something a person should know, as that a checkpoint is damaged."""
 
     trainer: int
     text: str
 
     def to_line(self) -> str:
-        return json.dumps({"note": asdict(self)}) + "\n"
+        return json.dumps({"note": to_plain(self)}) + "\n"
 
 
 def from_line(line: str) -> Report | Note:

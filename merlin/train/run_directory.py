@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import platform
 import socket
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 
 from merlin.base.files import replacing, write_text
 from merlin.base.records import as_kind, to_plain
@@ -39,8 +39,7 @@ VERSION = 1
 MODEL_FORMAT = "merlin-model"
 
 
-@dataclass(frozen=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True):
     """What a run is, from its beginning on."""
 
     created: str
@@ -97,7 +96,7 @@ class RunDirectory(RunPaths):
         if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
             raise TrainingError(f"{path}: not a {FORMAT} of version {VERSION}")
         try:
-            if unknown := data.keys() - RunFacts.__dataclass_fields__.keys():
+            if unknown := data.keys() - set(RunFacts.__struct_fields__):
                 raise ValueError(f"unknown facts {sorted(unknown)}")
             return as_kind(data, RunFacts)
         except ValueError as error:

@@ -12,9 +12,9 @@ in front.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
@@ -25,8 +25,7 @@ _BY_UNIT = (_NormBase, nn.PReLU)  # what they do to a unit does not depend on th
 MOST = 4.0  # a capacity stays within this factor of the configured one
 
 
-@dataclass(frozen=True)
-class Widths:
+class Widths(Struct, frozen=True):
     """How models of other widths are made; `capacity` is the factor of widths in the configuration."""
 
     capacity: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.batch.job_records import JobRecord, JobRecords
 from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
@@ -12,8 +13,7 @@ from merlin.workspace.directory import Workspace
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spell:
+class Spell(Struct, frozen=True, kw_only=True):
     """A time in which a worker was busy with a chunk."""
 
     host: str
@@ -22,8 +22,7 @@ class Spell:
     core_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocationCost:
+class AllocationCost(Struct, frozen=True, kw_only=True):
     """One batch job of workers, as far as its record says how it went; None: the record does not say."""
 
     job: str

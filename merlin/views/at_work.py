@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.config.load import find_config
 from merlin.config.model import Config
@@ -15,8 +16,7 @@ from merlin.views.servers import open_registry
 from merlin.views.workers import short_name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningLine:
+class RunningLine(Struct, frozen=True, kw_only=True):
     """A chunk that a worker runs."""
 
     study: str  # the id in its plan
@@ -27,8 +27,7 @@ class RunningLine:
     since: float  # epoch seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerLine:
+class WorkerLine(Struct, frozen=True, kw_only=True):
     """A worker that is alive."""
 
     name: str
@@ -46,8 +45,7 @@ class WorkerLine:
     is_stopping: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLine:
+class QueueLine(Struct, frozen=True, kw_only=True):
     """A queue, as in specs."""
 
     name: str
@@ -58,8 +56,7 @@ class QueueLine:
     )  # how long the oldest chunk that was offered has waited; None: none does, or not known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersPage:
+class WorkersPage(Struct, frozen=True, kw_only=True):
     """All workers and queues of this user; `note` says why there may be nothing to see."""
 
     workers: tuple[WorkerLine, ...]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from merlin.execution.job_folder import WORKER_PREFIX
@@ -27,8 +27,7 @@ from merlin.workspace.directory import Workspace, shown_together
 HOUR_S = 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepCost:
+class StepCost(Struct, frozen=True, kw_only=True):
     """Core-hours of one step, or of the study if `step` is "": cores of a task times the time that it ran.
 
     used_h = ok_h + failed_h + retried_h + interrupted_h + rerun_h
@@ -51,8 +50,7 @@ class StepCost:
         return self.used_h - self.ok_h
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyCost:
+class StudyCost(Struct, frozen=True, kw_only=True):
     """The cost of a study and its extensions.
 
     held_h = total.used_h + overhead_h + idle_h, where the ledger knows how long workers were there. A try that ended
@@ -98,8 +96,7 @@ def study_cost(workspace: Workspace, *, now: float | None = None) -> StudyCost:
     )
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     """Core-seconds of one step."""
 
     cores: int = 0
@@ -131,8 +128,7 @@ class _Tally:
         )
 
 
-@dataclass(slots=True)
-class _Busy:
+class _Busy(Struct):
     """Who worked, and for how long."""
 
     slot_s: float = 0.0  # core-seconds of the slots of workers

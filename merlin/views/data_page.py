@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.png import coloured, png
 from merlin.errors import UsageError
@@ -32,8 +32,7 @@ Array = np.ndarray[Any, Any]
 _reading = threading.Lock()  # for data sets that are kept open
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageField:
+class ImageField(Struct, frozen=True, kw_only=True):
     """A field that can be looked at; `image_png` makes a picture of each row."""
 
     field: str
@@ -44,8 +43,7 @@ class ImageField:
     units: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataPage:
+class DataPage(Struct, frozen=True, kw_only=True):
     """A data set as a page shows it."""
 
     description: Mapping[str, Any]  # as `merlin shards describe --json` prints it

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.config.model import Config
 from merlin.errors import MerlinError
@@ -20,8 +21,7 @@ from merlin.workspace.directory import open_workspace
 OPEN = ("running", "gone", "unreachable")  # states of a study that may need workers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(Struct, frozen=True, kw_only=True):
     """The work on some queues at one moment, in seconds of slots."""
 
     num_open: int  # studies that are not over

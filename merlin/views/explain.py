@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.batch.job_records import JobRecord, JobRecords
 from merlin.batch.jobs import SchedulerClient
@@ -27,8 +29,7 @@ from merlin.workspace.directory import Workspace, open_workspace, shown_together
 SCHEDULER_S = 5.0  # for the batch scheduler to answer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """What runs, and what keeps more from running."""
 
     num_chunks: int  # that run
@@ -43,8 +44,7 @@ class Explanation:
 # ------------------------------------------------------------------------------------------ of a study
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyExplanation:
+class StudyExplanation(Struct, frozen=True, kw_only=True):
     """What keeps more of a study, and of its extensions, from running."""
 
     members: tuple[StudyFacts, ...]  # the study and its extensions

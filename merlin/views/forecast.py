@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.plan.plan import Plan, StepInstance, StepKind
 
@@ -12,8 +13,7 @@ FILES_OF_MANIFEST = 2  # manifest.json, ensemble.h5
 UNKNOWN = "unknown until generate.cmd has run"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstanceForecast:
+class InstanceForecast(Struct, frozen=True, kw_only=True):
     """One step instance; `num_files` leaves out what the user's own commands write, None is `UNKNOWN`."""
 
     id: str
@@ -28,8 +28,7 @@ class InstanceForecast:
     params: dict[str, str | int | float | bool]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Forecast(Struct, frozen=True, kw_only=True):
     """What a plan will run and write; None is `UNKNOWN`."""
 
     name: str

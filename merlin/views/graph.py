@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.base.text import count
 from merlin.plan.plan import Plan, StepInstance, StepKind
@@ -13,8 +14,7 @@ _WAITS = {"same": "sample by sample, after", "all": "after all of", "block": "sh
 _ARROWS = {"same": "-->", "all": "==>", "block": "-.->"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """A step: how many instances and tasks it has (None: `UNKNOWN`), and after which steps it comes."""
 
     step: str

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.views.study_ledgers import Stretch
@@ -26,8 +26,7 @@ class HeatCell(NamedTuple):
     missing: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heat:
+class Heat(Struct, frozen=True, kw_only=True):
     """All tasks of a step, numbered over its instances one after another, and over extensions."""
 
     step: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.locks import LockTaken, locked
 from merlin.base.records import as_kind, parsed
@@ -22,8 +23,7 @@ from merlin.views.worker_jobs import our_jobs
 MAX_JOBS = 5  # that are named for one reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """What an explanation is wanted of."""
 
     path: Path  # a spec or workspace, as it was given
@@ -32,8 +32,7 @@ class Asked:
     records: Sequence[JobRecord]  # of its worker jobs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Decision:
+class _Decision(Struct, frozen=True, kw_only=True):
     """The part of a line of autoscale's decisions that is of interest here."""
 
     move: str

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.errors import ConfigError, ExecutionError, WorkspaceError
 from merlin.ledger.replay import replay
@@ -24,8 +25,7 @@ if TYPE_CHECKING:
 JOBS_DIR = "step_jobs"  # in merlin_info; `execution.job_folder`, which is heavy, says what is in it
 
 
-@dataclass(frozen=True, slots=True)
-class LiveStudy:
+class LiveStudy(Struct, frozen=True):
     """How far a study is, and what only the servers know."""
 
     snapshot: Snapshot

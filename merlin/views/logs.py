@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.ledger.columns import task_columns
@@ -22,16 +23,14 @@ OUTCOMES = {
 }  # any other: "missing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFile:
+class LogFile(Struct, frozen=True, kw_only=True):
     """A file that may not be there yet."""
 
     path: Path
     is_shared: bool = False  # of a worker, with what it printed for other samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLog:
+class TaskLog(Struct, frozen=True, kw_only=True):
     """What one task has left to read."""
 
     step: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.errors import MerlinError
 from merlin.execution.refusal_notices import rules_of
@@ -19,8 +20,7 @@ from merlin.spec.load import load_spec
 from merlin.workspace.directory import Workspace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeTold:
+class TimeTold(Struct, frozen=True, kw_only=True):
     """A message that was sent, or that could not be."""
 
     event: str
@@ -28,8 +28,7 @@ class TimeTold:
     error: str  # why nobody was told, or ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotifyLine:
+class NotifyLine(Struct, frozen=True, kw_only=True):
     """One entry of `notify`."""
 
     number: int  # in the spec, from 0
@@ -39,16 +38,14 @@ class NotifyLine:
     told: tuple[TimeTold, ...] = ()  # oldest first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class Tried(Struct, frozen=True, kw_only=True):
     """What became of a test message; `error` says why nobody was told."""
 
     line: NotifyLine
     error: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notifications:
+class Notifications(Struct, frozen=True, kw_only=True):
     """The entries of a study, or of a spec that has not run yet."""
 
     study: str

@@ -6,7 +6,9 @@ import math
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.text import count
 from merlin.config.model import Config
@@ -33,8 +35,7 @@ SETTLE_S = 6.0  # for the end of a study to be written down; an owner that was k
 POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outstanding:
+class Outstanding(Struct, frozen=True, kw_only=True):
     """What is left of a study on some queues, in seconds of slots: a task of two cores takes two slots."""
 
     num_startable: int  # slots for the tasks that could run now, or do

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.execution.task_files import is_finished
@@ -21,8 +22,7 @@ from merlin.workspace.revisions import plans_of
 Tasks = dict[str, list[Range]]  # by step instance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """The tasks for which everything holds that is given."""
 
     where: str = ""  # a condition over the view `tasks` of `merlin sql`
@@ -36,8 +36,7 @@ class Choice:
         return not (self.where or self.failed or self.groups or self.steps or self.samples)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RerunStep:
+class RerunStep(Struct, frozen=True, kw_only=True):
     """How many tasks of one step run again."""
 
     step: str
@@ -45,8 +44,7 @@ class RerunStep:
     others: int  # because they saw what chosen tasks made, or made files that these need and that are gone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rerun:
+class Rerun(Struct, frozen=True, kw_only=True):
     """What would run again of one study or extension."""
 
     workspace: Workspace

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from merlin import __version__
 from merlin.views.record_stream import StreamedRecord, events_of, streamed_records
@@ -18,8 +19,7 @@ SERVICE = "merlin"
 Value = str | int | float | bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class Span(Struct, frozen=True, kw_only=True):
     """Something that took a while."""
 
     name: str
@@ -63,8 +63,7 @@ def spans_of(workspace: Workspace) -> Iterator[Span]:
         yield _span(name, trace, root, 0, total, {"merlin.planned": tasks})
 
 
-@dataclass(slots=True)
-class _Times:
+class _Times(Struct):
     """From the first to the last of several things, and how tasks ended in them."""
 
     start: float = float("inf")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.plan.outcome_counts import OutcomeCounts, summed
 from merlin.plan.plan import Plan, StepKind
@@ -14,8 +15,7 @@ from merlin.views.graph import graph_of
 from merlin.views.training_runs import key_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine(OutcomeCounts):
+class StepLine(OutcomeCounts, frozen=True, kw_only=True):
     """Tasks of a step by outcome, over its instances and the study's extensions; of the study, if `step` is ""."""
 
     step: str
@@ -32,8 +32,7 @@ class StepLine(OutcomeCounts):
     ended: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEdge:
+class StepEdge(Struct, frozen=True, kw_only=True):
     """`target` comes after `source`."""
 
     source: str
@@ -41,8 +40,7 @@ class StepEdge:
     kind: str  # same, all or block
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSetLine:
+class DataSetLine(Struct, frozen=True, kw_only=True):
     """A finished data set."""
 
     key: str  # of the data set, in addresses; without slashes
@@ -51,8 +49,7 @@ class DataSetLine:
     samples: SampleCounts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplesLine:
+class SamplesLine(Struct, frozen=True, kw_only=True):
     """The samples of the study, with its extensions'."""
 
     num: int

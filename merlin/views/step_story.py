@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from merlin.base.text import count
 from merlin.batch.walltime import as_clock
@@ -17,8 +16,7 @@ from merlin.views.obstacle import Obstacle
 from merlin.views.study_facts import StudyFacts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepStory(OutcomeCounts):
+class StepStory(OutcomeCounts, frozen=True, kw_only=True):
     """A step of a study, with its extensions."""
 
     step: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.text import count, duration
 from merlin.errors import SamplesError, UsageError, WorkspaceError, command_line
@@ -25,8 +25,7 @@ from merlin.views.study_facts import StudyFacts, facts_of
 from merlin.workspace.directory import Workspace, shown_together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
+class Try(Struct, frozen=True, kw_only=True):
     """One entry of the ledger about a task."""
 
     outcome: str  # ok, failed, skipped, interrupted; "reset": it was to be run again
@@ -40,8 +39,7 @@ class Try:
     cause: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskStory:
+class TaskStory(Struct, frozen=True, kw_only=True):
     """What has become of a sample in one step instance."""
 
     step: str
@@ -54,8 +52,7 @@ class TaskStory:
     directory: str  # "" if there is none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleStory:
+class SampleStory(Struct, frozen=True, kw_only=True):
     """A sample across the steps of its study."""
 
     sample_id: int

@@ -7,7 +7,8 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.base.files import temporary_name
 from merlin.batch.contract import JobState
@@ -45,8 +46,7 @@ PROBE_BYTES = 4096
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handed:
+class Handed(Struct, frozen=True, kw_only=True):
     """A chunk that is offered to workers, or held by one."""
 
     chunk: Chunk
@@ -55,8 +55,7 @@ class Handed:
     left_s: float  # of its lease
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnServers:
+class OnServers(Struct, frozen=True, kw_only=True):
     """What Redis holds of the study, and the workers of this user."""
 
     is_held: bool  # Redis has the study
@@ -77,8 +76,7 @@ class OnServers:
         return next((worker for worker in self.workers if worker.name == name), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class Waiting(Struct, frozen=True, kw_only=True):
     """Tasks that asked to run again, and wait for their delay."""
 
     instance: str
@@ -90,8 +88,7 @@ class Waiting:
         return sum(hi - lo for lo, hi in self.tasks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disk:
+class Disk(Struct, frozen=True, kw_only=True):
     """The file system that the workspace is on."""
 
     free_bytes: int
@@ -99,8 +96,7 @@ class Disk:
     refusal: str = ""  # why it takes no file: it is full, or a quota is; known if it was tried
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFacts:
+class StudyFacts(Struct, frozen=True, kw_only=True):
     """A study, or one of its extensions."""
 
     workspace: Workspace

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.errors import LedgerError, WorkspaceError
 from merlin.ledger.columns import task_columns
@@ -116,8 +118,7 @@ class Member:
         return {**ended, "missing": instance.num_tasks - sum(ended.values())}
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """A step instance in a list of tasks, whose first position there is `first`."""
 
     member: Member

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from merlin.base.records import as_kind, parsed, to_plain
 from merlin.config.places import merlin_home
@@ -26,8 +27,7 @@ MAX_LINES = 20_000
 FILE = "study_lines.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyLine(OutcomeCounts):
+class StudyLine(OutcomeCounts, frozen=True, kw_only=True):
     """A study with its extensions, as a list shows it."""
 
     name: str
@@ -40,14 +40,12 @@ class StudyLine(OutcomeCounts):
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     stamp: str
     line: StudyLine
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
+class _File(Struct, frozen=True):
     format: int
     lines: dict[str, _Kept] = field(default_factory=dict)  # by workspace, the last one that was noted first
 

@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct
 
 from merlin.errors import LedgerError, MerlinError, WorkspaceError
 from merlin.execution.job_counts import StepJobCounts
@@ -41,8 +42,7 @@ from merlin.views.worker_jobs import JobLine
 StudyState = Literal["new", "running", "stalled", "unknown", "finished", "failed", "stopped", "unreadable"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyPage:
+class StudyPage(Struct, frozen=True, kw_only=True):
     """A study at one moment.
 
     state: as a snapshot's; `running` only if somebody works on it, or would at once; `unreadable` if there can be no
@@ -147,8 +147,7 @@ class StudyView:
         return _with_key(self.path, key, {line.key: line.path for line in lines}, "training run")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _Seen(Struct, frozen=True, kw_only=True):
     """What one look has found."""
 
     members: list[Member]

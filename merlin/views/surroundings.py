@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from merlin.config.load import require_config
 from merlin.config.model import Config
@@ -38,16 +39,14 @@ OBSTACLES_S = 5.0
 FIRST_S = 1.0  # that the first look waits for the servers
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(Struct, frozen=True, kw_only=True):
     """A published study, as Redis holds it."""
 
     owner: str  # name of a worker, "" if none is at it
     work: tuple[OpenWork, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
+class ServerFacts(Struct, frozen=True, kw_only=True):
     """What the servers said last."""
 
     config: Config | None = None
@@ -59,8 +58,7 @@ class ServerFacts:
     queues: tuple[QueueLine, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileFacts:
+class FileFacts(Struct, frozen=True, kw_only=True):
     """What lies in a workspace beside the ledger."""
 
     description: str = ""  # of the study, by its spec

@@ -7,9 +7,10 @@ import codecs
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
+
+from msgspec import Struct
 
 from merlin.base.enclosed_files import FoundFile, list_enclosed, open_enclosed
 from merlin.errors import WorkspaceError
@@ -37,8 +38,7 @@ _KINDS: dict[str, FileKind] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskFile:
+class TaskFile(Struct, frozen=True, kw_only=True):
     """A regular file; `name` is relative to the task's directory ("sim.err", "out/image.png")."""
 
     name: str
@@ -46,8 +46,7 @@ class TaskFile:
     kind: FileKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilePart:
+class FilePart(Struct, frozen=True, kw_only=True):
     """Bytes [offset, next_offset) of a file: text, or base64 of what is no text."""
 
     name: str
@@ -59,8 +58,7 @@ class FilePart:
     is_text: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenFile:
+class OpenFile(Struct, frozen=True, kw_only=True):
     """A regular file that was opened safely; who gets it closes it."""
 
     name: str
@@ -69,8 +67,7 @@ class OpenFile:
     file: BinaryIO
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFolder:
+class TaskFolder(Struct, frozen=True):
     """Where a task's files are: below the workspace of its study, by names of directories."""
 
     top: Path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.status.tasks import TaskRow
@@ -17,8 +18,7 @@ MAX_ROWS = 200
 Found = tuple[Stretch, int, int]  # tasks [lo, hi) of an instance
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskPage:
+class TaskPage(Struct, frozen=True, kw_only=True):
     """Rows in the order of the plan. `instance` of a row of an extension is "extensions/001/<id>"."""
 
     rows: tuple[TaskRow, ...]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.errors import SamplesError, WorkspaceError
 from merlin.ledger.encode import decode
@@ -20,8 +21,7 @@ from merlin.views.task_files import TaskFile, folder_of, list_files
 MAX_RELATED = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelatedTask:
+class RelatedTask(Struct, frozen=True, kw_only=True):
     """The same sample in another step, or in another instance of the same step; or the shard that has its row."""
 
     step: str
@@ -30,8 +30,7 @@ class RelatedTask:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneTask:
+class OneTask(Struct, frozen=True, kw_only=True):
     """A task. `outcome`: ok, failed, skipped or missing."""
 
     instance: str  # with "extensions/001/" before it, if it is an extension's

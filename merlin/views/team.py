@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.status.live import holder_of
 from merlin.status.snapshot import EXECUTOR
@@ -14,8 +15,7 @@ from merlin.views.study_ledgers import Member
 from merlin.views.surroundings import ServerFacts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
+class Team(Struct, frozen=True, kw_only=True):
     """executor: local or workers, of the last run; "" if there was none."""
 
     executor: str = ""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.ledger.replay import LedgerEntry, Replay
 from merlin.plan.tasks import Outcome
@@ -14,16 +15,14 @@ NUM_POINTS = 240
 _FINEST_S = 0.125
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepThroughput:
+class StepThroughput(Struct, frozen=True, kw_only=True):
     """Tasks that ended in each interval; a task that ran again has ended twice."""
 
     ok: tuple[int, ...]
     failed: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
+class Throughput(Struct, frozen=True, kw_only=True):
     """Intervals from the begin of the first record to the end of the last.
 
     Interval i is [start + i * width_s, start + (i + 1) * width_s).

@@ -10,10 +10,11 @@ import json
 import time
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec import Struct
 
 from merlin.base.files import replacing
 from merlin.batch.job_records import JobRecord, JobRecords
@@ -28,8 +29,7 @@ FIRST_HOST = 3
 Event = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class Written(Struct, frozen=True, kw_only=True):
     """What a trace has in it."""
 
     path: Path

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.shards.format.regular_file import read_json
@@ -21,8 +22,7 @@ MAX_ENTRIES = 2000  # of directories, for one step instance
 MAX_DEPTH = 2  # below a task's directory
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunLine:
+class RunLine(Struct, frozen=True, kw_only=True):
     """A training run in the study's workspace."""
 
     key: str  # of the run, in addresses; without slashes

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
+from msgspec import Struct, field
+
+from merlin.base.records import to_plain
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.execution.events import Observer, Progress
 from merlin.plan.plan import Plan
@@ -23,8 +25,7 @@ IDLE_S = 5.0  # without a worker that could take what is ready, before the user 
 JOBS_S = 10.0  # between two looks at the batch jobs of steps, which may be many files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Look(Struct, frozen=True, kw_only=True):
     """A study at one moment."""
 
     state: State
@@ -181,7 +182,7 @@ def sum_by_step(plan: Plan, counts: Mapping[str, TaskCounts]) -> dict[str, TaskC
     """Counts per step over its instances, in the order of the plan."""
     sums: dict[str, dict[str, int]] = {}
     for instance in plan.instances:
-        have = asdict(counts[instance.id])
+        have = to_plain(counts[instance.id])
         total = sums.setdefault(instance.step, dict.fromkeys(have, 0))
         for name, value in have.items():
             total[name] += value

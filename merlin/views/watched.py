@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.config.load import require_config
 from merlin.config.model import Config
@@ -33,8 +34,7 @@ def watched_study(workspace: Workspace) -> WatchedStudy:
     return PublishedStudy(workspace, config)
 
 
-@dataclass(frozen=True, slots=True)
-class LocalStudy:
+class LocalStudy(Struct, frozen=True):
     """A study that a command runs on its own, here or on another machine of the file system."""
 
     workspace: Workspace
@@ -62,8 +62,7 @@ class LocalStudy:
         raise AssertionError("a local run has no progress to lose")
 
 
-@dataclass(frozen=True, slots=True)
-class OnQueues:
+class OnQueues(Struct, frozen=True):
     """A published study, and its steps on the queues that were asked about."""
 
     workspace: Workspace

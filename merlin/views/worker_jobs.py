@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
@@ -19,8 +20,7 @@ from merlin.views.workers import short_name
 from merlin.workspace.directory import open_workspace
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobLine:
+class JobLine(Struct, frozen=True, kw_only=True):
     """A job as a list shows it."""
 
     id: str
@@ -35,8 +35,7 @@ class JobLine:
     num_chunks: int  # that they run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyJobs:
+class StudyJobs(Struct, frozen=True, kw_only=True):
     """The batch jobs that the steps of an open study have of their own."""
 
     workspace: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin import __version__
 from merlin.base.text import count, duration
@@ -21,8 +22,7 @@ from merlin.views.study_facts import OnServers, StudyFacts
 from merlin.views.ways_to_start import ways_to_start
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class Done(Struct, frozen=True, kw_only=True):
     """What a worker has recorded of one study."""
 
     chunks: int = 0
@@ -33,8 +33,7 @@ class Done:
     steps: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerStory:
+class WorkerStory(Struct, frozen=True, kw_only=True):
     """A worker that is alive, or that has worked for the study."""
 
     name: str

@@ -6,8 +6,9 @@ import logging
 import re
 import socket
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.processes import read_process
 from merlin.config.model import Config
@@ -21,8 +22,7 @@ from merlin.views.queues import served_queues
 from merlin.workspace.holding import open_finished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFilter:
+class WorkerFilter(Struct, frozen=True, kw_only=True):
     """All that is given must hold: one of the queues, and one of the patterns or of the spec's workers."""
 
     queues: Collection[str] = ()  # any of a queue's names

@@ -8,10 +8,12 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
@@ -81,8 +83,7 @@ def require_files(spec: Spec, variables: Mapping[str, str], combos: Sequence[Com
         raise SpecError(errors)
 
 
-@dataclass
-class _Code:
+class _Code(Struct):
     """The files of a spec's steps, each read once."""
 
     spec: Spec

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.base.document.tokens import substitute
 from merlin.errors import Diagnostic, SamplesError, UsageError
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 _GENERATE = ("merlin", "samples", "generate")
 
 
-@dataclass
-class Continuation:
+class Continuation(Struct):
     """The samples that follow `old`, which are all samples so far.
 
     `variables` are the runtime variables of the new workspace; `only_new` says that a file holds the new samples
@@ -46,8 +46,9 @@ class Continuation:
     only_new: bool
     _found: SamplesTable | None = None  # the new rows, once they are known from a file
 
-    def __post_init__(self) -> None:
-        self.path = samples_path(self.samples, self.options, self.variables)
+    @property
+    def path(self) -> Path:
+        return samples_path(self.samples, self.options, self.variables)
 
     def look(self) -> int | None:
         """How many samples are new; None if generate.cmd makes them. Writes nothing.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
+
+from msgspec import Struct
 
 from merlin.base.commands import run_command
 
@@ -17,8 +18,7 @@ _AS_ROOT = "mpirun --allow-run-as-root --oversubscribe"  # and, without this, to
 LOCAL_LAUNCHERS = ("", "mpirun", _OVERSUBSCRIBE, _AS_ROOT)  # all that may stand in a plan
 
 
-@dataclass(frozen=True, slots=True)
-class LocalLauncher:
+class LocalLauncher(Struct, frozen=True):
     """What stands before ``-np N``; "" where nothing works, and why."""
 
     command: str
@@ -50,8 +50,7 @@ def _try_out(path: str, is_root: bool) -> LocalLauncher:
     return LocalLauncher("", f"{path} does not start programs here ({trouble})", hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     is_ok: bool
     said: str  # its first line
 

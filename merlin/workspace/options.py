@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyOptions:
+class StudyOptions(Struct, frozen=True, kw_only=True):
     """Beside the variables of --vars, which are in the spec when it is loaded."""
 
     samples_file: str | None = None  # --samplesfile: used instead of the spec's samples

@@ -10,10 +10,11 @@ import shlex
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from merlin.base.commands import run_command
 from merlin.base.files import write_text
@@ -31,8 +32,7 @@ _GIT_LIMIT_S = 5.0
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]  # of this program's own repository, if it runs from one
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
+class Commit(Struct, frozen=True, kw_only=True):
     """The state of a git repository; `id` is "" where there is none, or git cannot be asked."""
 
     id: str = ""
@@ -42,8 +42,7 @@ class Commit:
         return f"{self.id}, with changes that are not committed" if self.is_changed else self.id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
+class Provenance(Struct, frozen=True, kw_only=True):
     """How a study was begun; a text is empty where that is not known."""
 
     command: str = ""

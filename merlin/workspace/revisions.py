@@ -15,8 +15,9 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.base.files import file_error, link_or_copy, sync_path, write_text
 from merlin.base.records import as_kind, to_plain
@@ -45,8 +46,7 @@ VERSION = 1
 _SPEC_COPIES = ("*.orig.yaml", "*.partial.yaml", "*.expanded.yaml", "provenance.json")
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """A file or directory of a workspace that gets another name; paths are relative to the study's."""
 
     source: str
@@ -54,8 +54,7 @@ class Move:
     is_link: bool = False  # the source stays, and the target is the same file, or holds the same files
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepNote:
+class StepNote(Struct, frozen=True, kw_only=True):
     """What a revision has changed in one step instance."""
 
     id: str
@@ -67,8 +66,7 @@ class StepNote:
     collected: int = 0  # tasks of which only the outputs are collected again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevisionNote:
+class RevisionNote(Struct, frozen=True, kw_only=True):
     """A revision, as `change.json` has it."""
 
     number: int
@@ -86,8 +84,7 @@ class RevisionNote:
     members: tuple[str, ...] = ()  # the workspaces that it concerns: "" and "extensions/001"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Switch:
+class _Switch(Struct, frozen=True, kw_only=True):
     """What is left to do once the study's plan is that of `revision`."""
 
     revision: int

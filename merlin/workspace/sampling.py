@@ -15,11 +15,11 @@ import io
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from merlin.base.files import replacing
@@ -34,8 +34,7 @@ _SOBOL_SHORT = 1 << 30  # SciPy's direction numbers for longer sequences differ
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Design:
+class Design(Struct, frozen=True, kw_only=True):
     """What to sample.
 
     `bounds` gives (low, high) per label, for `normal` (mean, standard deviation). For `grid`, `num` is the

@@ -6,7 +6,6 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,7 +81,7 @@ def located(finding: Diagnostic, spec_file: str, place: tuple[int, int]) -> Diag
     hint = finding.hint
     if finding.code == "samples-missing" and not hint:
         hint = _where_to_look(Path(finding.file), Path(spec_file))
-    return replace(finding, file=spec_file, line=place[0], col=place[1], message=message, hint=hint)
+    return finding.but(file=spec_file, line=place[0], col=place[1], message=message, hint=hint)
 
 
 def _where_to_look(file: Path, spec_file: Path) -> str:

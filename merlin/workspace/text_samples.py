@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.base.tables.quotes import Dialect, OpenQuoteError
 from merlin.base.tables.text import TextTable
@@ -147,8 +147,7 @@ class TextSamples(SamplesTable):
         return finding(self.path, code, message, line=line, col=col, text=shown, hint=hint)
 
 
-@dataclass
-class _ColumnCheck:
+class _ColumnCheck(Struct):
     """What a look at all values of a column has found: whether they are numbers, and which values are not."""
 
     is_number: bool = True

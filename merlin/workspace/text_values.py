@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.errors import Diagnostic
 from merlin.plan.plan import Plan, StepInstance, StepKind
@@ -23,8 +24,7 @@ _WORD_BYTES = f"{string.ascii_letters}{string.digits}_@%+=:,./-".encode()
 _SHOWN_CHARACTERS = 40
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnUse:
+class ColumnUse(Struct, frozen=True):
     """How the scripts of a study use a column."""
 
     label: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.base.document.tokens import substitute
 from merlin.plan.pieces import Range, merged
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from merlin.spec.model import Generate, Samples
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WantedSamples:
+class WantedSamples(Struct, frozen=True, kw_only=True):
     """The samples of a spec, compared with those of a study."""
 
     num: int
@@ -32,8 +32,7 @@ class WantedSamples:
     changed: tuple[Range, ...]  # samples of the study that have other values now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownSamples:
+class KnownSamples(Struct, frozen=True, kw_only=True):
     """The samples of a study."""
 
     info: SamplesInfo  # of the study itself

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from merlin.base.records import to_plain
 from merlin.config.load import require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import names
@@ -234,10 +235,8 @@ class Crowd:
         return num
 
     def _beat(self, pipe: Any, worker: int) -> None:
-        from dataclasses import asdict
-
         info = self._workers[worker]
-        data = asdict(info)
+        data = to_plain(info)
         del data["last_beat"], data["age_s"]
         pipe.hset(names.Keys(self._config.namespace).workers, info.name, json.dumps(data))
         pipe.zadd(names.Keys(self._config.namespace).beats, {info.name: time.time()})

@@ -6,11 +6,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from servers import HOST, RabbitServer, RedisServer, redis_server
 from waiting import wait_until
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import socket
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec.structs
 import pytest
 from commands import run_merlin
 from servers import HOST, Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
@@ -44,7 +44,7 @@ def tls_rabbit(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -
 
 
 def secure(url: str, ca: Path) -> Endpoint:
-    return dataclasses.replace(parse_url(url, {}), tls=Tls(ca_certs=str(ca)))
+    return msgspec.structs.replace(parse_url(url, {}), tls=Tls(ca_certs=str(ca)))
 
 
 def test_redis_that_answers(any_redis):
@@ -68,7 +68,7 @@ def test_redis_that_answers(any_redis):
 )
 def test_redis_that_refuses(any_redis, change, words):
     timeout_s = 6.0 if "tls" in change else 60.0  # it waits for more of what it takes for a command
-    reach = checked(dataclasses.replace(parse_url(any_redis.url, {}), **change), timeout_s=timeout_s)
+    reach = checked(msgspec.structs.replace(parse_url(any_redis.url, {}), **change), timeout_s=timeout_s)
     assert not reach.ok
     assert words in reach.detail
     assert reach.hint
@@ -97,7 +97,7 @@ def test_rabbitmq_that_answers(any_rabbit):
     ],
 )
 def test_rabbitmq_that_refuses(any_rabbit, change, words):
-    reach = checked(dataclasses.replace(parse_url(any_rabbit.url, {}), **change))
+    reach = checked(msgspec.structs.replace(parse_url(any_rabbit.url, {}), **change))
     assert not reach.ok
     assert words in reach.detail
     assert reach.hint
@@ -107,18 +107,18 @@ def test_rabbitmq_that_refuses(any_rabbit, change, words):
 def test_tls_is_verified_against_the_authority_that_is_named(product, authority, tmp_path, request):
     url = request.getfixturevalue(f"tls_{product}").url
     assert checked(secure(url, authority.ca)).ok
-    unnamed = checked(dataclasses.replace(parse_url(url, {}), tls=Tls()))
+    unnamed = checked(msgspec.structs.replace(parse_url(url, {}), tls=Tls()))
     assert not unnamed.ok
     assert "cannot be trusted" in unnamed.detail
     assert "ca_certs" in unnamed.hint
     assert not checked(secure(url, throwaway_ca(tmp_path / "other").ca)).ok
-    assert checked(dataclasses.replace(parse_url(url, {}), tls=Tls(cert_reqs="none"))).ok
+    assert checked(msgspec.structs.replace(parse_url(url, {}), tls=Tls(cert_reqs="none"))).ok
 
 
 @pytest.mark.parametrize(("product", "plain"), [("redis", "redis"), ("rabbit", "amqp")])
 def test_a_plain_connection_to_a_tls_port_is_explained(product, plain: Kind, request):
     url = request.getfixturevalue(f"tls_{product}").url
-    reach = checked(dataclasses.replace(parse_url(url, {}), kind=plain, tls=None))
+    reach = checked(msgspec.structs.replace(parse_url(url, {}), kind=plain, tls=None))
     assert not reach.ok
     assert "TLS" in reach.hint
 
@@ -157,7 +157,9 @@ def test_a_certificate_for_another_name_is_refused(kind: Kind, impostor, authori
     reach = checked(endpoint)
     assert "cannot be trusted" in reach.detail
     assert "the name that stands in the certificate" in reach.hint
-    careless = dataclasses.replace(endpoint, tls=dataclasses.replace(endpoint.tls, check_hostname=False))
+    careless = msgspec.structs.replace(
+        endpoint, tls=msgspec.structs.replace(endpoint.tls, check_hostname=False)
+    )
     assert "trusted" not in checked(careless).detail
 
 

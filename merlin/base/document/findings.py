@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.errors import Diagnostic
 
@@ -35,8 +36,7 @@ class SourceText:
         return lines[number - 1] if 0 < number <= len(lines) else ""
 
 
-@dataclass
-class Findings:
+class Findings(Struct):
     """Everything found so far in one spec."""
 
     file: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 # One word in "$(" and ")": no blanks, quotes or operators, so "$(ls | wc -l)" and "$((1+2))" do not match.
 TOKEN = re.compile(r"\$\(([^\s()$`'\"|;&<>{}]+)\)")
@@ -13,8 +14,7 @@ _CAPITALS = re.compile(r"[A-Z_][A-Z0-9_]*")
 SUFFIXES = (".workspace", ".label", ".name")
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """`$(name)` at text[start:end]."""
 
     name: str

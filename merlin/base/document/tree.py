@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import yaml
+from msgspec import Struct
 
 from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText
 from merlin.base.document.scalars import plain_scalar
@@ -33,8 +33,7 @@ _COMMAND_LINE = re.compile(
 )
 
 
-@dataclass(slots=True, frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """A value of the spec: a mapping, a list, a text, or None."""
 
     content: dict[str, Entry] | list[Entry] | str | None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar, get_args, get_origin
 
+from msgspec import Struct
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
@@ -93,8 +93,7 @@ def _block_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     return None, False
 
 
-@dataclass(frozen=True, slots=True)
-class _Reporter:
+class _Reporter(Struct, frozen=True):
     """Makes findings of pydantic's errors."""
 
     root: type[Block]

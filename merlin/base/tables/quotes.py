@@ -8,9 +8,9 @@ import functools
 import mmap
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 _IN_QUOTES = r'"(?P<quoted>[^"]*(?:""[^"]*)*)"'
@@ -28,8 +28,7 @@ class OpenQuoteError(ValueError):
         self.line = line
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """How the rows of a text file are divided into values."""
 
     delimiter: str | None  # None: any blanks

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from merlin.base.records import to_plain
 from merlin.cli.options import json_option, spec_or_workspace_argument
 from merlin.cli.output import print_json, print_table
 from merlin.errors import UsageError
@@ -43,7 +43,7 @@ def _document(found: StudyCost, rate: float | None) -> dict[str, Any]:
     from merlin.views.cost import wasted_by_cause
 
     document: dict[str, Any] = {
-        **asdict(found),
+        **to_plain(found),
         "held_h": found.held_h,
         "wasted_h": dict(wasted_by_cause(found)),
     }

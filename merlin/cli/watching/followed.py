@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from msgspec import Struct
 from textual.app import App
 from textual.message import Message
 
@@ -13,8 +12,7 @@ from merlin.views.study_page import StudyPage, StudyView
 LOOK_S = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """The study at one moment."""
 
     page: StudyPage

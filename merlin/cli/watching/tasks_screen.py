@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec import Struct
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
@@ -28,8 +28,7 @@ _COLOURS = {"FINISHED": "green", "FAILED": "red", "CANCELLED": "yellow", "DRY_RU
 REFRESH_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
+class _Wanted(Struct, frozen=True, kw_only=True):
     """What is to be shown."""
 
     outcome: str

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.execution.assignment import Assignment
 from merlin.execution.distributed.messages import Notice
@@ -23,8 +24,7 @@ from merlin.plan.waiting_needs import PASSING_S
 HOLD_S = 2.0  # then a message goes back to its queue, for other workers; the one that came first stays
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
+class Arrival(Struct, frozen=True, kw_only=True):
     """A message whose offer this worker may take."""
 
     notice: Notice
@@ -41,8 +41,7 @@ class Arrival:
         return self.study.workspace.instance(self.notice.instance)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
+class Admitted(Struct, frozen=True, kw_only=True):
     """An arrival, and the cores and GPUs for its chunk until `Admission.left`."""
 
     arrival: Arrival

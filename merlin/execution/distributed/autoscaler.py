@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from merlin.batch.autoscale import Caps, End, Finish, Move, Situation, Submit, Wait, Work, WorkerJob, decide
 from merlin.batch.contract import Job, JobRequest, JobState

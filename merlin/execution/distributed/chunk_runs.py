@@ -8,7 +8,8 @@ import socket
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from merlin.errors import ExecutionError, LedgerError, StudyGoneError
 from merlin.execution.assignment import Assignment

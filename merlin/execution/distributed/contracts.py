@@ -7,8 +7,9 @@ test suite, `merlin.testing.exchange`, checks all implementations.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+from msgspec import Struct
 
 from merlin.execution.distributed.registry import Command, Op, OpenWork, StudyInfo, WorkerInfo
 
@@ -16,8 +17,7 @@ Envelope = str  # JSON of a sealed message
 MAX_LETTERS = 1000  # per read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class Letter(Struct, frozen=True, kw_only=True):
     """One entry of the mailbox. Entries are ordered by their ids."""
 
     id: str
@@ -27,8 +27,7 @@ class Letter:
     report: Envelope = ""  # of "report"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(Struct, frozen=True, kw_only=True):
     """A chunk that is offered to workers, or held by one."""
 
     lease: str
@@ -38,8 +37,7 @@ class Offer:
     expires_s: float = 0.0  # remaining time, if it was taken
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """The answer to a request for the ownership."""
 
     is_ours: bool

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from merlin.base.processes import read_process
 from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError, UsageError
 from merlin.execution.conductor import append_records
@@ -50,8 +52,7 @@ class LiveChunk:
     )  # since the last beat, if the worker is overdue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelReport:
+class CancelReport(Struct, frozen=True, kw_only=True):
     """The chunks that ran before, and those that run, or may run, afterwards."""
 
     before: list[LiveChunk]

@@ -9,10 +9,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.batch.registry import scheduler_of
 from merlin.config.model import QUEUE_TAG
@@ -31,8 +33,7 @@ OF_ALLOCATIONS = ("bank", "queue", "walltime", "reservation", "qos")
 Queues = Mapping[str, tuple[str, ...]]  # step -> its queues, in the order of the study
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecWorker:
+class SpecWorker(Struct, frozen=True, kw_only=True):
     """An entry of `merlin.resources.workers` to start."""
 
     name: str
@@ -44,22 +45,19 @@ class SpecWorker:
     starts_programs: bool = False  # a step of it uses $(LAUNCHER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
+class Skipped(Struct, frozen=True, kw_only=True):
     """An entry that is not started, and why."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSelection:
+class WorkerSelection(Struct, frozen=True, kw_only=True):
     start: tuple[SpecWorker, ...]
     skipped: tuple[Skipped, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """A command that starts workers: one of them here, or all of `workers` on each of some nodes.
 
     `note` explains a decision to the user.

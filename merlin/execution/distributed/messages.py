@@ -10,8 +10,9 @@ report      the outcome of the chunk, in the mailbox                        that
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from merlin.base.records import to_plain
 from merlin.config.seal import seal, unseal
@@ -27,8 +28,7 @@ MAX_BYTES = 16 * 1024 * 1024  # of a chunk or a report, which may have very many
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class Notice(Struct, frozen=True, kw_only=True):
     """An offer, and the place of its study."""
 
     v: int = VERSION
@@ -42,8 +42,7 @@ class Notice:
     lease: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Sealed:
+class _Sealed(Struct, frozen=True, kw_only=True):
     """A chunk or a report, and its study."""
 
     study: str

@@ -7,8 +7,9 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from msgspec import Struct
 
 from merlin.errors import ExecutionError, OwnershipLostError, StudyGoneError, WorkspaceError, command_line
 from merlin.execution.conductor import append_records
@@ -37,8 +38,7 @@ LOCK_S = 15.0
 POLL_S = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class Opened(Struct, frozen=True, kw_only=True):
     """The result of `open_study`."""
 
     num_messages: int

@@ -6,8 +6,9 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from merlin.config.model import QUEUE_TAG
 from merlin.errors import ExecutionError
@@ -25,8 +26,7 @@ PRIORITY_STEPS = (0, 3, 6, 9)
 _INEQUIVALENT = re.compile(r"inequivalent arg '(.*?)' for queue '(.*)' in vhost '(.*?)'")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueInfo:
+class QueueInfo(Struct, frozen=True, kw_only=True):
     """One queue of the broker."""
 
     depth: int  # waiting messages

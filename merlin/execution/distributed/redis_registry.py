@@ -10,11 +10,12 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from merlin.base.records import as_kind, parsed
+from msgspec.structs import replace
+
+from merlin.base.records import as_kind, parsed, to_plain
 from merlin.config.seal import seal, unseal
 from merlin.errors import ForgedMessageError
 from merlin.execution.distributed import names
@@ -99,7 +100,7 @@ class RedisRegistry:
 
     @retry_after_repair
     def beat(self, worker: WorkerInfo) -> float:
-        data = asdict(worker)
+        data = to_plain(worker)
         del data["last_beat"], data["age_s"]
         now = server_time(self._client)
         pipe = self._client.pipeline()
@@ -177,7 +178,7 @@ class RedisRegistry:
 
     @retry_after_repair
     def advertise(self, study: StudyInfo) -> None:
-        envelope = json.dumps(seal(asdict(study), self._config.key))
+        envelope = json.dumps(seal(to_plain(study), self._config.key))
         self._client.hdel(self._keys.work, study.study_id)  # of an earlier run
         self._client.hset(self._keys.studies, study.study_id, envelope)
 
@@ -218,7 +219,7 @@ class RedisRegistry:
 
     @retry_after_repair
     def publish_work(self, study_id: str, work: Sequence[OpenWork]) -> None:
-        body = {"study": study_id, "work": [asdict(entry) for entry in work]}
+        body = {"study": study_id, "work": [to_plain(entry) for entry in work]}
         self._client.hset(self._keys.work, study_id, json.dumps(seal(body, self._config.key)))
 
     @retry_after_repair

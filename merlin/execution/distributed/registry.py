@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from msgspec import Meta
+import msgspec
+from msgspec import Meta, Struct
 
 from merlin.plan.fit import ONE_CORE, Need
 
@@ -23,8 +24,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e11)]
 AtOnce = Annotated[int, Meta(ge=1, le=100_000)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningChunk:
+class RunningChunk(Struct, frozen=True, kw_only=True):
     """A chunk that a worker runs."""
 
     study: Text  # study id
@@ -34,8 +34,7 @@ class RunningChunk:
     since: Seconds  # server time, epoch seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
+class WorkerInfo(Struct, frozen=True, kw_only=True):
     """The description of a worker by itself, and the time of its last beat."""
 
     name: Text
@@ -46,7 +45,7 @@ class WorkerInfo:
     started: Seconds  # epoch seconds, server time
     version: Text
     cores: Whole = 0  # of its host that it may use; 0: not known
-    gpus: list[Text] = field(default_factory=list)  # indices of devices that it may use
+    gpus: list[Text] = msgspec.field(default_factory=list)  # indices of devices that it may use
     node: Text = ""  # the scheduler's name of its host, in an allocation
     scheduler: Text = ""  # of the allocation that it lives in
     job: Text = ""  # the id of that allocation
@@ -55,15 +54,14 @@ class WorkerInfo:
     last_beat: float = 0.0  # epoch seconds, server time
     age_s: float = 0.0  # since the last beat
     is_stopping: bool = False
-    running: list[RunningChunk] = field(default_factory=list)
+    running: list[RunningChunk] = msgspec.field(default_factory=list)
 
     @property
     def is_alive(self) -> bool:
         return self.age_s < SILENT_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudyInfo:
+class StudyInfo(Struct, frozen=True, kw_only=True):
     """A study that is not over."""
 
     study_id: Text
@@ -75,16 +73,17 @@ class StudyInfo:
     published: Seconds  # epoch seconds, server time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenWork:
+class OpenWork(Struct, frozen=True, kw_only=True):
     """What a study wants of the workers of one queue, as its owner sees it; an entry for each kind of task."""
 
     queue: Text  # name in the spec
     num_at_once: Whole  # tasks that could run at the same time, now or later
     need: Need = ONE_CORE  # of each of them
     need_s: Seconds = 0.0  # that a worker must have left to start the shortest of them; 0: any
-    waiting: list[Text] = field(default_factory=list)  # why steps wait for workers with more time or devices
-    avoid: list[Text] = field(default_factory=list)  # nodes whose workers get nothing
+    waiting: list[Text] = msgspec.field(
+        default_factory=list
+    )  # why steps wait for workers with more time or devices
+    avoid: list[Text] = msgspec.field(default_factory=list)  # nodes whose workers get nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

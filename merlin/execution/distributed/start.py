@@ -6,9 +6,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from merlin.errors import ExecutionError
 from merlin.execution.shell import read_tail
@@ -22,8 +23,7 @@ POLL_S = 0.1
 MAX_NAME = 100  # characters of a log's name
 
 
-@dataclass(slots=True, kw_only=True)
-class StartedWorker:
+class StartedWorker(Struct, kw_only=True):
     """A worker that was started, or some by a launcher: the process, and the workers that have registered so far."""
 
     launch: Launch

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
+
+from msgspec import Struct
 
 from merlin.execution.distributed.registry import OpenWork, StudyInfo, WorkerInfo
 from merlin.execution.walltime import MARGIN_S
@@ -22,8 +23,7 @@ CHECKS_PER_S = 50.0  # looks of all workers together
 MANY = 2**53  # of a study of which nobody has said yet what it wants
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class Wanted(Struct, frozen=True, kw_only=True):
     """One kind of task that a study has for the workers of a queue, with the name of the queue on the broker."""
 
     queue: str

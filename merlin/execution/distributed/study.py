@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.distributed.registry import StudyInfo
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 FAULT_S = 30.0  # before the next try with a study that could not be opened
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+class Study(Struct, frozen=True):
     """A study and its workspace."""
 
     workspace: Workspace

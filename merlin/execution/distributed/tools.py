@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from merlin.config.model import Config
 from merlin.execution.distributed.contracts import Backend, Carrier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class Tools(Struct, frozen=True, kw_only=True):
     """The configuration and connections that all ownerships of one process share."""
 
     config: Config

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from merlin.batch.contract import JobRequest, JobState
 from merlin.batch.job_records import JobRecord
 
 
-@dataclass(slots=True)
-class Tracked:
+class Tracked(Struct):
     """What was seen of a job of ours."""
 
     record: JobRecord

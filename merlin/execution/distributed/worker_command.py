@@ -11,8 +11,9 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 from merlin.config.redis_library import load_redis
 from merlin.errors import MerlinError
@@ -26,8 +27,7 @@ _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "FATAL")
 _OF_CELERY = ("BROKER_URL", "RESULT_BACKEND", "LOADER", "CONFIG_MODULE", "NO_COLOR")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
+class WorkerOptions(Struct, frozen=True, kw_only=True):
     """The options of a worker that Merlin starts."""
 
     name: str

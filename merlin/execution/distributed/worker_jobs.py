@@ -7,9 +7,10 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.batch.contract import BatchScheduler, JobRequest
 from merlin.batch.job_records import JOBS_DIR, JobRecord, JobRecords
@@ -50,8 +51,7 @@ def autoscale_log(path: Path) -> Path:
     return (folder.parent if path.is_dir() else folder) / AUTOSCALE_LOG
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerJobs:
+class WorkerJobs(Struct, frozen=True, kw_only=True):
     """The worker jobs of a spec or workspace on one scheduler."""
 
     target: Path  # the spec or workspace, absolute

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from merlin.base.processes import read_process
 from merlin.errors import ExecutionError
@@ -35,8 +36,7 @@ def num_threads(size: int) -> int:
 StartProcess = Callable[..., WorkerProcess]
 
 
-@dataclass(eq=False)
-class ChunkRun:
+class ChunkRun(Struct, eq=False):
     """A chunk that runs in a worker process. Other threads set its flags, then `wake` it."""
 
     study: Study

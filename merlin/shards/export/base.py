@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from merlin.base.files import remove_leftovers, replacing
 from merlin.errors import ShardError, UsageError
@@ -16,8 +17,7 @@ from merlin.shards.export.view import ExportColumn, View
 Progress = Callable[[int, int], None]  # samples done, samples in all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
+class ExportOptions(Struct, frozen=True, kw_only=True):
     """The options of an export; equal ones of one data set make equal files."""
 
     format: str
@@ -28,8 +28,7 @@ class ExportOptions:
     trainers: int = 0  # lists of samples for this many trainers (lbann)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedFile:
+class ExportedFile(Struct, frozen=True):
     """A finished file of an export: positions [lo, hi) of the exported samples."""
 
     file: str  # relative to the export's directory

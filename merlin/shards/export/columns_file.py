@@ -9,12 +9,12 @@ import csv
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.files import replacing
 from merlin.base.tables.parquet import load_pyarrow
@@ -27,8 +27,7 @@ from merlin.shards.format.segments import Array
 _PART_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class OutColumn:
+class OutColumn(Struct, frozen=True):
     """A column (n, *shape)."""
 
     name: str

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.files import replacing
 from merlin.shards.export.base import ExportedFile
@@ -31,8 +31,7 @@ _AT_ONCE = 100  # lists of trainers that are open together
 Choose = Callable[[ExportedFile], Array]
 
 
-@dataclass(frozen=True, slots=True)
-class _List:
+class _List(Struct, frozen=True):
     """A list of the samples for which `choose` gives `number`, or with `excludes` of all others."""
 
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from merlin.base.records import to_plain
 from merlin.errors import ShardError
 from merlin.shards.export.base import ExportedFile, Exporter, ExportOptions, Progress
 from merlin.shards.export.directory import ExportDirectory, read_export
@@ -59,7 +59,7 @@ def _request(exporter: Exporter) -> dict[str, Any]:
     """What makes two exports the same."""
     return {
         "content_digest": exporter.view.ens.manifest.content_digest,
-        **asdict(exporter.options),
+        **to_plain(exporter.options),
         "samples_per_file": exporter.step,
         "compression": exporter.compression,
     }

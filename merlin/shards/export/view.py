@@ -7,10 +7,10 @@ Positions count the exported samples, 0 <= position < num. A block is a dict fro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
@@ -33,8 +33,7 @@ def sample(values: Values, row: int) -> Any:
     return values[row]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportColumn(Column):
+class ExportColumn(Column, frozen=True, kw_only=True):
     """A column of the data set as it leaves; `key` is its name in formats without groups."""
 
     key: str
@@ -153,7 +152,7 @@ def choose_columns(data: DataSet, names: Sequence[str] | None) -> tuple[ExportCo
         key = column.path if is_taken else column.name
         if column.group == "ids":
             key = f"{'id/' * (column.name in chosen)}{column.name}"
-        chosen[key] = ExportColumn(key=key, **{f.name: getattr(column, f.name) for f in fields(column)})
+        chosen[key] = ExportColumn(key=key, **asdict(column))
     return tuple(chosen.values())
 
 

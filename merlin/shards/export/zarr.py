@@ -11,13 +11,13 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.base.files import TEMPORARY_SUFFIX, sync_path
 from merlin.errors import MissingExtraError
@@ -31,8 +31,7 @@ _FILE_BYTES = 32 << 20
 _VALUES_STEP = 1 << 20  # of the values of ragged columns, whose files end inside of samples
 
 
-@dataclass(frozen=True, slots=True)
-class _ArrayPlan:
+class _ArrayPlan(Struct, frozen=True):
     """An array to be made: rows in files, and in chunks inside of these; `step` is a multiple of both."""
 
     path: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.field import column_names, dtype_of
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet, FieldInfo
@@ -16,8 +16,7 @@ Group = Literal["fields", "inputs", "parameters", "ids"]
 _IDS = ("sample_id", "row")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(Struct, frozen=True, kw_only=True):
     """A field, an input, a parameter or an id; of a ragged field, `shape` and `statistics` are those of its items."""
 
     name: str  # the input's or parameter's label, or the field's name

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import stat
-from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from merlin.base.records import as_kind, parsed
 
@@ -13,8 +15,7 @@ MANIFEST_NAME = "manifest.json"
 OUTCOMES = ("ok", "failed", "filtered", "skipped", "missing")
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """planned = ok + failed + filtered + skipped + missing.
 
     `ok` are the rows in the data set: tasks that ended ok, less those that the filters rejected.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.base.field import Field
 from merlin.base.records import as_kind, to_plain
@@ -23,8 +24,7 @@ NAME = MANIFEST_NAME
 VIRTUAL_NAME = "ensemble.h5"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceInfo:
+class SourceInfo(Struct, frozen=True, kw_only=True):
     """A source step instance; task t is row first_row + t, and sample first_sample + t if it runs per sample."""
 
     id: str
@@ -40,8 +40,7 @@ class SourceInfo:
     first_sample: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FilterInfo:
+class FilterInfo(Struct, frozen=True):
     """What one `valid` expression rejected; a row counts for the first expression that is not true for it."""
 
     expression: str
@@ -49,8 +48,7 @@ class FilterInfo:
     rows: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class FailedTasks:
+class FailedTasks(Struct, frozen=True):
     """Failed tasks of one source with the same cause."""
 
     source: str
@@ -60,8 +58,7 @@ class FailedTasks:
     workspace: str = ""  # the source's
 
 
-@dataclass(frozen=True, slots=True)
-class ShardEntry:
+class ShardEntry(Struct, frozen=True):
     file: str
     shard: int
     lo: int
@@ -75,11 +72,10 @@ class ShardEntry:
 
     @staticmethod
     def of(info: ShardInfo) -> ShardEntry:
-        return ShardEntry(*(getattr(info, each.name) for each in fields(ShardEntry)))
+        return ShardEntry(*(getattr(info, name) for name in ShardEntry.__struct_fields__))
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnInfo:
+class ColumnInfo(Struct, frozen=True):
     """A column of every shard: (rows, *shape), but for the two of a ragged field.
 
     These are `…/values` (items, *shape), with statistics over the items, and `…/offsets` (rows + 1,), with
@@ -97,24 +93,21 @@ class ColumnInfo:
         return self.path.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldInfo(Field):
+class FieldInfo(Field, frozen=True, kw_only=True):
     """A field as it is stored, and the statistics of its values; the manifest has it flat."""
 
     statistics: Statistics | None = None  # of a ragged field: over the items
     lengths: Statistics | None = None  # of a ragged field: of the number of items per sample
 
 
-@dataclass(frozen=True, slots=True)
-class SplitInfo:
+class SplitInfo(Struct, frozen=True):
     fractions: dict[str, float]
     seed: int
     counts: dict[str, int]
     algorithm: str = splits.ALGORITHM
 
 
-@dataclass(frozen=True, slots=True)
-class FileEntry:
+class FileEntry(Struct, frozen=True):
     """The virtual data set. People find it as `ensemble.h5`, which may be `file` or lead to it."""
 
     file: str = ""
@@ -124,16 +117,14 @@ class FileEntry:
     before: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PartStatistics:
+class PartStatistics(Struct, frozen=True):
     """The statistics of a field or a column over the rows of one part."""
 
     statistics: Statistics | None
     lengths: Statistics | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartInfo:
+class PartInfo(Struct, frozen=True, kw_only=True):
     """What one study gave to a data set that grew, as far as the merged manifest does not tell it."""
 
     workspace: str  # below the study's: "" for its own rows, "extensions/001"
@@ -154,8 +145,7 @@ class PartInfo:
         return self.rows[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSet:
+class DataSet(Struct, frozen=True, kw_only=True):
     """A manifest, or the part of one that a study makes, as if its rows were all."""
 
     directory: Path  # where it is; not written

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import ShardError
 from merlin.plan.plan import Aggregate, StepInstance
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 Ranges = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """Consecutive rows of one source: tasks [lo, hi); task t is row first_row + t."""
 
     source: int  # index into the aggregate's sources
@@ -27,8 +26,7 @@ class Span:
     hi: int
 
 
-@dataclass(frozen=True, slots=True)
-class RowMap:
+class RowMap(Struct, frozen=True):
     """The rows of a data set that one study makes; those of an extension follow the ones before.
 
     row = aggregate.first_row + source_index * num_tasks + task. Shards, too, are numbered through the data set:

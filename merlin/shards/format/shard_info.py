@@ -7,9 +7,10 @@ and `verify` can say which rows are damaged.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import ShardError
@@ -37,8 +38,7 @@ class Extent(NamedTuple):
     mask: int = 0  # of a compressed chunk: bit i says that filter i was left out
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetInfo:
+class DatasetInfo(Struct, frozen=True):
     """A data set of the file. Of the `values` of a ragged field, rows (also those of extents) are items."""
 
     name: str  # "fields/image"
@@ -59,8 +59,7 @@ class DatasetInfo:
         return combine(self.dtype, self.shape, self.blocks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardInfo:
+class ShardInfo(Struct, frozen=True, kw_only=True):
     file: str
     shard: int
     lo: int  # the rows of the data set it stands for, absent ones included

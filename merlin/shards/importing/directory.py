@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import NAME, read_manifest
@@ -12,8 +13,7 @@ from merlin.shards.format.rows import Ranges
 from merlin.shards.unfinished_shards import UnfinishedShards
 
 
-@dataclass(frozen=True, slots=True)
-class ImportedShard:
+class ImportedShard(Struct, frozen=True):
     """A finished shard, and the rows that were left out of it, by cause."""
 
     shard: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from merlin.base.document.findings import NOWHERE, Findings
 from merlin.base.document.tree import Entry
@@ -46,7 +47,7 @@ def _completed(written: Entry, field: PlannedField) -> Entry:
 def _of_files(item: Diagnostic, field: PlannedField) -> Diagnostic:
     """A finding about a shape that nobody wrote says what it is, not how to write another."""
     found = f"in the files a sample has the shape [{', '.join(_sizes(field))}]"
-    return replace(item, hint=found if item.code == "shape" or not item.hint else f"{item.hint}; {found}")
+    return item.but(hint=found if item.code == "shape" or not item.hint else f"{item.hint}; {found}")
 
 
 def _sizes(field: PlannedField) -> list[str]:

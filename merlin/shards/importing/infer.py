@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.base.kinds import ROLES
 from merlin.base.records import parsed
@@ -20,8 +21,7 @@ _GROUPS = {"inputs": "input", "parameters": "parameter", "fields": "field"}
 _SUCCESS = "performance/success"
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """A column of the first file of its kind."""
 
     name: str  # of a member of a graph: "<graph>.<role>"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from merlin.errors import ShardError
 from merlin.shards.format.segments import Array, Values

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import ShardError, UsageError
 from merlin.plan.plan import PlannedField
@@ -18,8 +18,7 @@ from merlin.spec.import_schema import ImportColumn, ImportSchema
 _SPARSE = 8  # shards without any sample, for each one with some, that are taken for a mistake
 
 
-@dataclass(frozen=True, slots=True)
-class SampleSpan:
+class SampleSpan(Struct, frozen=True):
     """Consecutive rows whose samples are numbered on: `first_row` + i is sample `first_sample` + i."""
 
     first_row: int

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.plan.plan import Aggregate
@@ -20,8 +20,7 @@ from merlin.spec.import_schema import ImportSchema
 SOURCE = "import"  # the id of the aggregate in the manifest, and of the source if there is one
 
 
-@dataclass(frozen=True, slots=True)
-class ImportPlan:
+class ImportPlan(Struct, frozen=True):
     """The columns of an import, and the row of every position."""
 
     schema: ImportSchema

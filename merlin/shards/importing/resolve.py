@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from merlin.base.kinds import KINDS
 from merlin.errors import ShardError, UsageError

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import prod
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.plan.plan import PlannedField
 from merlin.shards.format.segments import Array, Ragged, Values
@@ -20,8 +21,7 @@ _ITEMS = 1024  # what a sample of a ragged field is taken to have
 _TEXT_BYTES = 256
 
 
-@dataclass(frozen=True, slots=True)
-class FileColumn:
+class FileColumn(Struct, frozen=True):
     """A file's column."""
 
     source: SourceFile

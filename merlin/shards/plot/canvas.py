@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import MissingExtraError
 
@@ -68,8 +68,7 @@ def settings() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Canvas:
+class Canvas(Struct, frozen=True):
     """A strip of a figure; places are inches from its upper left corner."""
 
     figure: Any
@@ -165,8 +164,7 @@ def without_box(axes: Any) -> None:
         spine.set_visible(False)
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A chart that has its data and waits to be drawn."""
 
     key: str  # inputs | scalars | images | …, which `kind` selects

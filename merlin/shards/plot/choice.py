@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.format.splits import split_indices
@@ -19,8 +19,7 @@ MAX_ROWS = 100_000  # of scalars and inputs; what a histogram of them looks like
 _MAX_SHARDS = 100  # that are opened for them; so many stay open
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The rows that are drawn, ascending, and the samples that they stand for."""
 
     reader: SampleReader  # or the selection that a query made of it

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 Array = np.ndarray[Any, Any]
 
@@ -14,8 +14,7 @@ _DECADES = 4  # of a logarithmic scale
 _ENOUGH = 200_000  # values that a scale is chosen by
 
 
-@dataclass(frozen=True)
-class Colours:
+class Colours(Struct, frozen=True):
     """A colour map, and the values at its ends."""
 
     name: str

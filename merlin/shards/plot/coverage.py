@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
@@ -18,8 +18,7 @@ _TICKS = 0.06  # of a panel's height
 _LEFT, _TOP, _BOTTOM, _GAP = 0.75, 0.34, 0.5, 0.09
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """Inputs of the samples in the data set, and of those that are not, by their outcome."""
 
     labels: tuple[str, ...]

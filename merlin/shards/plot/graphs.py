@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
@@ -18,8 +18,7 @@ _PER_LINE = 3
 _HEAD, _SIDE, _GAP = 0.3, 3.0, 0.3
 
 
-@dataclass(frozen=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """One sample's graph."""
 
     title: str
@@ -28,8 +27,7 @@ class Drawing:
     colours: Array | None  # (nodes,): the first node feature or target
 
 
-@dataclass(frozen=True)
-class GraphChart:
+class GraphChart(Struct, frozen=True):
     name: str
     coloured_by: str
     drawings: tuple[Drawing, ...]

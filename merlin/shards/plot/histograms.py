@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
@@ -20,8 +20,7 @@ _PANEL, _LINE, _LEGEND = 1.05, 1.62, 0.28
 _CELL = 0.25
 
 
-@dataclass(frozen=True)
-class SampleValues:
+class SampleValues(Struct, frozen=True):
     """One number per sample."""
 
     name: str
@@ -29,8 +28,7 @@ class SampleValues:
     values: Array  # (n,) float64
 
 
-@dataclass(frozen=True)
-class Histograms:
+class Histograms(Struct, frozen=True):
     quantities: tuple[SampleValues, ...]
     split: Array  # (n,) index into `split_names`
     split_names: tuple[str, ...]  # none: all samples in one
@@ -85,8 +83,7 @@ def _panel(axes: Any, quantity: SampleValues, groups: list[tuple[str, str, Array
                   fontsize=look.SMALL, color=look.RED)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Drivers:
+class Drivers(Struct, frozen=True):
     """Rank correlation of scalars with inputs."""
 
     inputs: tuple[str, ...]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
@@ -20,8 +20,7 @@ _LEFT, _RIGHT, _HEAD, _BETWEEN = 1.3, 1.05, 0.36, 0.2
 _GAP = 0.04
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(Struct, frozen=True):
     """One channel of one field: a picture per sample."""
 
     field: str
@@ -40,8 +39,7 @@ class Row:
         return float(np.clip(self.pictures.shape[1] / max(1, self.pictures.shape[2]), 0.2, 2.5))
 
 
-@dataclass(frozen=True)
-class Sheet:
+class Sheet(Struct, frozen=True):
     titles: tuple[str, ...]  # per sample: its id
     ordered_by: str  # "" if by nothing
     values: tuple[str, ...]  # per sample, of what they are ordered by

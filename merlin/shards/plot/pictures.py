@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.kinds import AXIS_NAMES
 from merlin.shards.description_rows import channel_name
@@ -21,8 +21,7 @@ _MANY_TILES = 200  # from here on they are drawn so small that half the pixels d
 _TRUE_COLOURS = {("r", "g", "b"), ("red", "green", "blue")}
 
 
-@dataclass(frozen=True)
-class PictureView:
+class PictureView(Struct, frozen=True):
     """A picture within a sample: a channel of an image, or a plane through a volume."""
 
     label: str

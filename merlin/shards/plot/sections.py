@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 import merlin.shards.plot.coverage as coverage
 import merlin.shards.plot.graphs as graphs
@@ -32,8 +32,7 @@ _MAX_LINES = 10
 _MOST_BYTES = 32 << 20  # read for one chart
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True):
     """What is to be drawn. `kinds` are some of `CHART_KINDS`; empty `fields` are all."""
 
     kinds: tuple[str, ...] = CHART_KINDS
@@ -43,8 +42,7 @@ class Request:
     query: str = ""
 
 
-@dataclass(frozen=True)
-class ChartSource:
+class ChartSource(Struct, frozen=True, dict=True):
     """What sections are made from."""
 
     request: Request

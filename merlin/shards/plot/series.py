@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
@@ -18,8 +18,7 @@ _LEFT, _PANEL, _LINE, _LEGEND = 0.72, 1.9, 2.55, 0.34
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-@dataclass(frozen=True)
-class Fan:
+class Fan(Struct, frozen=True):
     """One channel of a series field."""
 
     name: str
@@ -30,8 +29,7 @@ class Fan:
     shown: Array  # (k,) samples drawn as lines
 
 
-@dataclass(frozen=True)
-class Fans:
+class Fans(Struct, frozen=True):
     fans: tuple[Fan, ...]
 
     @property

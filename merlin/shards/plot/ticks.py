@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.shards.format.manifest_file import FieldInfo
 
@@ -56,8 +56,7 @@ def number(value: float, digits: int = 3) -> str:
     return f"{mantissa}×{power(int(written))}".replace("-", "−")
 
 
-@dataclass(frozen=True)
-class Scale:
+class Scale(Struct, frozen=True):
     """How one quantity is shown: its limits, and whether it runs logarithmically."""
 
     lo: float

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.format.shard_info import DatasetInfo
@@ -15,8 +15,7 @@ from merlin.shards.format.statistics import channel_period, running, side_by_sid
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(Struct, frozen=True, dict=True):
     """Least and greatest value of each channel, and whether all values were finite."""
 
     low: Array  # (channels,)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.rows import Ranges, format_ranges, to_ranges
@@ -32,8 +32,7 @@ Array = np.ndarray[Any, Any]
 NO_ROWS: Array = np.zeros(0, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class DataSetProblem:
+class DataSetProblem(Struct, frozen=True):
     """One finding. `rows` are the row numbers of the data set that it concerns, `samples` their samples' ids."""
 
     kind: Kind

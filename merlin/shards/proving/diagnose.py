@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
@@ -25,8 +25,7 @@ Array = np.ndarray[Any, Any]
 _IDS = ("row", "sample_id")
 
 
-@dataclass(frozen=True, slots=True)
-class Symptoms:
+class Symptoms(Struct, frozen=True):
     """What reading a shard file has shown."""
 
     findings: Mapping[str, ColumnFindings]  # by column; those without findings may be left out

@@ -5,11 +5,11 @@ The plan says which rows there are, the ledger which of them ended ok, and each 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from merlin.base.files import absolute_path
 from merlin.errors import MerlinError, ShardError, WorkspaceError

@@ -9,11 +9,12 @@ from __future__ import annotations
 import filecmp
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.base.files import replacing, write_text
 from merlin.errors import ShardError
@@ -44,8 +45,7 @@ Array = np.ndarray[Any, Any]
 _MISDESCRIBED = ("out of range", "wrong schema")  # what is packed again may be described in another way
 
 
-@dataclass(frozen=True, slots=True)
-class RepairPlan:
+class RepairPlan(Struct, frozen=True):
     """What to do; shards by their numbers, ascending."""
 
     manifest: bool = False  # write it anew from the ledger and the sidecars

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
@@ -31,8 +31,7 @@ JOB_BYTES = 1 << 25
 _local = threading.local()
 
 
-@dataclass(slots=True)
-class ColumnFindings:
+class ColumnFindings(Struct):
     """What is wrong with a column; places are rows of the file, for ragged values items."""
 
     bad: list[tuple[int, int]] = field(default_factory=list)  # the stored bytes differ, or cannot be decoded
@@ -43,8 +42,7 @@ class ColumnFindings:
         self.broken += other.broken
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """Some neighbouring extents of one column."""
 
     dataset: DatasetInfo

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
@@ -28,8 +28,7 @@ from merlin.shards.reading.column_reader import read_into
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class StoredColumn:
+class StoredColumn(Struct, frozen=True):
     """A data set of the file; of the `values` of a ragged field, rows are items."""
 
     name: str  # "fields/image"

@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format.counts import Counts
@@ -42,8 +42,7 @@ from merlin.shards.proving.shard_check import check_shard
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+class VerifyReport(Struct, frozen=True):
     """What `verify` found."""
 
     path: Path

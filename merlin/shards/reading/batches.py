@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.shards.format.aligned import aligned_empty
 from merlin.shards.reading.indexing import check_out
@@ -58,8 +59,7 @@ class _Table:
         np.copyto(block, np.take(values, rows, axis=0, mode="clip").swapaxes(0, 1))
 
 
-@dataclass(eq=False)
-class GatherPlan:
+class GatherPlan(Struct, eq=False, dict=True):
     """How a list of columns is gathered: all numeric and of fixed shape, or text."""
 
     columns: dict[str, str]  # path by name

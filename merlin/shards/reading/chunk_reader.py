@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.codecs.codec import DecodeError
 from merlin.shards.reading.shard_file import Chunked, ShardFile
@@ -29,8 +29,7 @@ class Share(NamedTuple):
     at: Array
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """One chunk, and where its items go."""
 
     share: Share

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.codecs.codec import DecodeError
 from merlin.base.codecs.pipeline import Pipeline, make_pipeline
@@ -19,8 +19,7 @@ from merlin.shards.format.shard_info import DatasetInfo, Extent
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunks:
+class Chunks(Struct, frozen=True):
     """The chunks of one data set and how they are decoded; many threads may share it."""
 
     name: str

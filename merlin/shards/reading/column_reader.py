@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import ShardError
 
@@ -48,8 +48,7 @@ class OpenFiles:
             self._open.popitem()[1][1]()
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """Where a contiguous data set lies; offset None: only the library can read it."""
 
     dtype: np.dtype[Any]

@@ -7,10 +7,10 @@ the data set lies in its workspace.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import MerlinError
@@ -25,8 +25,7 @@ Array = np.ndarray[Any, Any]
 NO_CAUSE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRows:
+class PlannedRows(Struct, frozen=True):
     """All planned rows, ascending; (n,) arrays."""
 
     row: Array  # int64

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.codecs.pipeline import Pipeline, make_pipeline
 from merlin.errors import ShardError, command_line
@@ -29,16 +29,14 @@ class ReplacedError(Exception):
     """Another file has taken the shard's name since it was opened."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contiguous:
+class Contiguous(Struct, frozen=True):
     """Items that lie in the file as in memory."""
 
     num: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Chunked:
+class Chunked(Struct, frozen=True):
     """Items compressed in chunks of `rows`; chunk k begins at item k * rows."""
 
     num: int
@@ -49,8 +47,7 @@ class Chunked:
     pipeline: Pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class ThroughLibrary:
+class ThroughLibrary(Struct, frozen=True):
     """Items that only the HDF5 library can read; `rows` is how many it reads at once."""
 
     num: int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.document.findings import did_you_mean
 from merlin.base.files import replacing
@@ -27,8 +27,7 @@ ID_COLUMNS = ("row", "sample_id", "split")  # of every sample
 PLANNED_COLUMNS = ("index", "source", "task", "outcome", "cause")  # of every planned row, in SQL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultTable:
+class ResultTable(Struct, frozen=True, kw_only=True):
     """The answer to a query."""
 
     columns: tuple[str, ...]

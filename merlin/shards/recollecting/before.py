@@ -6,10 +6,10 @@ What they hold is decided by their descriptions alone, before anything changes. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.errors import ShardError
 from merlin.ledger.replay import replay
@@ -67,8 +67,7 @@ def _data_sets_of(plan: Plan, source: str) -> list[StepInstance]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Earlier:
+class _Earlier(Struct, frozen=True):
     """A study or extension as it was."""
 
     workspace: Workspace
@@ -91,8 +90,7 @@ class _Earlier:
             return None
 
 
-@dataclass
-class DataSetsBefore:
+class DataSetsBefore(Struct):
     """Knows what the data sets of before have; see `Holds`."""
 
     member: Workspace  # as it is before the update
@@ -165,8 +163,7 @@ def _mark(mask: Array, ranges: Ranges | list[Range], first: int) -> None:
         mask[max(lo - first, 0) : max(hi - first, 0)] = True
 
 
-@dataclass
-class RowTaker:
+class RowTaker(Struct):
     """Collects tasks whose values are in data sets that revisions have put aside, in the study that is there now."""
 
     workspace: Workspace

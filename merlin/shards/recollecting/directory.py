@@ -7,8 +7,9 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import NAME, read_manifest
@@ -26,8 +27,7 @@ def folders_in(out: Path) -> Folders:
     return Folders(out, out / f".{_WHAT}" / DIRECTORY, is_durable=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Origins:
+class Origins(Struct, frozen=True):
     """Of how many rows the values came from where."""
 
     files: int = 0
@@ -37,8 +37,7 @@ class Origins:
         return Origins(self.files + other.files, self.shards + other.shards)
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedShard:
+class CollectedShard(Struct, frozen=True):
     """A finished shard, and rows that ended ok and that the new definition refuses, by cause."""
 
     shard: int

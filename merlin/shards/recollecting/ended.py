@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.ledger.replay import FailedTask, Replay
 from merlin.plan.plan import StepKind
@@ -21,8 +21,7 @@ from merlin.shards.writing.manifest import Endings
 _OF_OUTPUTS = ("field '", "graph '", "valid '")
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """What became of the tasks of one share; those whose outputs can be tried again count as ok."""
 
     outcomes: list[RunMap]  # by source

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.field import Field
 from merlin.plan.plan import PlannedField
@@ -17,8 +17,7 @@ from merlin.shards.writing.collect import SLICE_BYTES, Array
 _TEXT_BYTES = 256  # that a text is taken to have
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRows:
+class StoredRows(Struct, frozen=True):
     """Proven rows of a shard that stand for tasks [lo, hi), or some of them."""
 
     lo: int

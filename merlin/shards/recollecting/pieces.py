@@ -7,6 +7,7 @@ import shutil
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import ShardError, command_line
 from merlin.plan.plan import PlannedField, StepInstance
@@ -19,8 +20,7 @@ from merlin.shards.writing.folders import Folders
 from merlin.shards.writing.gather import write_shard
 
 
-@dataclass(frozen=True, slots=True)
-class CollectJob:
+class CollectJob(Struct, frozen=True):
     """Tasks [lo, hi) of one source, of which those in `ok` ended ok."""
 
     share: int
@@ -30,8 +30,7 @@ class CollectJob:
     ok: Ranges
 
 
-@dataclass(frozen=True, slots=True)
-class PackJob:
+class PackJob(Struct, frozen=True):
     """One shard, whose rows are in bundles but for those in `absent`."""
 
     share: int
@@ -41,8 +40,7 @@ class PackJob:
     origins: Origins
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
+class Collected(Struct, frozen=True):
     """What has become of a `CollectJob`."""
 
     job: CollectJob

@@ -11,9 +11,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass, field, replace
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Outcome
@@ -38,8 +39,7 @@ _JOBS_EACH = 8  # at least, for each process, if there is so much to do
 _WORTH_ROWS, _WORTH_BYTES = 20_000, 256 << 20  # of more than one process, which takes a second to begin
 
 
-@dataclass(frozen=True, slots=True)
-class Recollected:
+class Recollected(Struct, frozen=True):
     """A data set that was collected again."""
 
     data: DataSet
@@ -106,8 +106,7 @@ def _carry_out(todo: _Todo, submit: Submit, most: int) -> None:
             todo.note(each.result())
 
 
-@dataclass
-class _Shard:
+class _Shard(Struct):
     """A shard that is not finished."""
 
     share: int

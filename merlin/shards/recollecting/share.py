@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.files import absolute_path
 from merlin.base.records import to_plain
@@ -18,8 +20,7 @@ from merlin.shards.recollecting.definition import given_fields, kept_filters, st
 from merlin.workspace.directory import EXTENSIONS_DIR, INFO_DIR, Workspace
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True, dict=True):
     """The rows that one study gives to a data set, by a new definition."""
 
     workspace: Workspace  # its plan has the new definition
@@ -76,8 +77,7 @@ class Share:
         )
 
 
-@dataclass(frozen=True)
-class Recollection:
+class Recollection(Struct, frozen=True, dict=True):
     """A data set to make again in the directory `out`."""
 
     shares: tuple[Share, ...]  # in the order of their rows

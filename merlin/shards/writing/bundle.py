@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.files import replacing, temporary_name
 from merlin.ledger.session import session_start
@@ -34,8 +34,7 @@ Array = np.ndarray[Any, Any]
 _NAME = re.compile(r"(\d+)-(\d+)-(?:(\d{12,})-)?(\d+)-.*\.h5$")
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Which try made some rows."""
 
     attempt: int
@@ -51,15 +50,13 @@ class Origin:
 GATHERED = Origin(0, "gather")  # no worker: collected from files after the run
 
 
-@dataclass(frozen=True, slots=True)
-class BundleFile:
+class BundleFile(Struct, frozen=True):
     path: Path
     lo: int
     hi: int
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
+class Contribution(Struct, frozen=True):
     """Rows of one shard."""
 
     rows: Array  # (n,) ascending

@@ -7,10 +7,10 @@ reject is not stored, and the bundle says so.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.plan.plan import PlannedField, StepInstance
 from merlin.shards.format.rows import row_map
@@ -38,8 +38,7 @@ Array = np.ndarray[Any, Any]
 SLICE_BYTES = 64 << 20  # of values read from files that are in memory at once
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectRequest:
+class CollectRequest(Struct, frozen=True, kw_only=True):
     """Tasks [lo, hi) of `source`, of which those with `ok` ran well and are to be collected."""
 
     workspace: Workspace

@@ -10,12 +10,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.base.compression import NONE, Compression, chunk_rows
 from merlin.base.field import TEXT_DTYPE
@@ -43,8 +43,7 @@ _BUFFERS = 2
 Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnSpec:
+class ColumnSpec(Struct, frozen=True):
     """One data set to write: `fill` is called for consecutive blocks of rows (of a ragged column, of items)."""
 
     name: str  # "fields/image"
@@ -81,8 +80,7 @@ class ColumnSpec:
         return self.is_raw and self.shape[0] * self.row_bytes >= _LARGE_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class FileHead:
+class FileHead(Struct, frozen=True):
     """What a file holds besides its columns."""
 
     attributes: Mapping[str, Any]  # of the file

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.plan.plan import PlannedField, StepInstance
 from merlin.shards.format.segments import Ragged, Values
@@ -94,8 +94,7 @@ class Rules:
         return rejected
 
 
-@dataclass(frozen=True, slots=True)
-class _DerivedColumn:
+class _DerivedColumn(Struct, frozen=True):
     """A derived column; what is wrong with it is held back until the filters have had their say."""
 
     field: PlannedField

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.shards.format.segments import Ragged, Values
 from merlin.shards.writing.check import BadOutput
@@ -29,8 +30,7 @@ Array = np.ndarray[Any, Any]
 _BLOCK_BYTES = 1 << 22  # of float64, that are worked on at once
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """The value for each sample: float64 with NaN where undefined, int64 or bool (n, …), or ragged."""
 
     values: Values
@@ -53,8 +53,7 @@ def is_true(expression: Expression, columns: Mapping[str, Values], num: int) -> 
     return np.asarray(_truth(_value(expression, columns, num)).data == 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
+class _Value(Struct, frozen=True):
     """A value per sample, or one for all of them.
 
     `data` is (n, …), or (1, …) if it is the same for all samples, or (items, …) with `offsets` (n + 1,). It holds

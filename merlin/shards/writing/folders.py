@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from merlin.plan.plan import StepInstance
 from merlin.shards.writing.bundle import DIRECTORY
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
 
 
-@dataclass(frozen=True, slots=True)
-class Folders:
+class Folders(Struct, frozen=True):
     """Where the shards of a data set are written, and the bundles that they are made of."""
 
     shards: Path

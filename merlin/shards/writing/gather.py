@@ -12,12 +12,13 @@ import os
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.compression import NONE, Compression
 from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
@@ -118,8 +119,7 @@ def _write(
     return store_shard(place, assembly, rows.aggregate.fields, columns, head, filtered)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Which shard is written, and where; it stands for rows [lo, hi)."""
 
     directory: Path

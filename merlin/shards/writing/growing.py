@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from merlin.base.files import remove_leftovers, replace_link, replacing, write_text
 from merlin.base.locks import locked

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import TEMPORARY_SUFFIX
@@ -88,8 +88,7 @@ def make_part(
     return part_of(workspace, aggregate, endings(replay, aggregate), describe or _current)
 
 
-@dataclass(frozen=True, slots=True)
-class Endings:
+class Endings(Struct, frozen=True):
     """What became of the tasks that a data set collects from."""
 
     outcomes: list[RunMap]  # by source

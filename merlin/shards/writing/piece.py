@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.base.field import Field
 from merlin.shards.format.segments import Ragged, Values
@@ -22,8 +22,7 @@ from merlin.shards.writing.rounding import round_mantissa
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(Struct):
     """Tasks [lo, hi) of one source, all of one shard. Refused tasks have a cause and are not kept."""
 
     lo: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.base.document.findings import Findings, Place, SourceText
 from merlin.base.document.tokens import TOKEN
@@ -17,8 +18,7 @@ _ANY = ValueType("any")
 _MIXED = {"float": "float64", "int": "int64"}
 
 
-@dataclass
-class ExpressionChecker:
+class ExpressionChecker(Struct):
     """Checks the expressions of one aggregate step over everything that may be named in them."""
 
     source: SourceText
@@ -119,8 +119,7 @@ class ExpressionChecker:
         self._report(entry, what, ExpressionError(message, 1, hint))
 
 
-@dataclass(frozen=True)
-class _Derived:
+class _Derived(Struct, frozen=True):
     name: str
     block: Entry
     expression: Expression

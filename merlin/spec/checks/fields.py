@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from merlin.base.compression import CODECS
 from merlin.base.document.findings import Findings, allowed
@@ -17,8 +17,7 @@ _OF_MEMBERS = (
 _SOURCES = ("file", "output", "expression")
 
 
-@dataclass(frozen=True)
-class FieldChecker:
+class FieldChecker(Struct, frozen=True):
     """Checks the fields of one aggregate step."""
 
     source: str  # the step that it collects from

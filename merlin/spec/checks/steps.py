@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, shown
@@ -15,8 +15,7 @@ KINDS = ("cmd", "function", "aggregate")
 _TAKEN_NAMES = frozenset({".", "..", "merlin_info"})
 
 
-@dataclass(frozen=True)
-class StepGraph:
+class StepGraph(Struct, frozen=True):
     """The steps by name (the first one of each name) and what each depends on."""
 
     steps: dict[str, Entry]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from merlin.base.document.findings import Findings, Place, SourceText, did_you_mean, is_one_edit_away
 from merlin.base.document.tokens import Token, find_tokens, is_shell_substitution
@@ -54,8 +55,7 @@ def check_tokens(
             checker.check_text(path, entry)
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(Struct, frozen=True, dict=True):
     """Everything that a token may name in one spec."""
 
     expansion: Expansion
@@ -89,8 +89,7 @@ class Names:
         )
 
 
-@dataclass(frozen=True)
-class _Checker:
+class _Checker(Struct, frozen=True, dict=True):
     source: SourceText
     tree: Entry
     names: Names

@@ -10,7 +10,6 @@ train_lbann.py           the model, its losses, optimisers, metrics and the tour
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from math import prod
 from pathlib import Path
@@ -18,6 +17,7 @@ from pprint import pformat
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
 from torch import nn
 
 from merlin.base.files import replacing, write_text
@@ -49,8 +49,7 @@ MODELS = (
 _TRAIN = "train"  # the split whose samples the exporter deals to trainers
 
 
-@dataclass(frozen=True)
-class Emitted:
+class Emitted(Struct, frozen=True):
     """The files that were written."""
 
     script: Path

@@ -6,9 +6,9 @@ A layer is (key, kind, *values), where the key is PyTorch's: weights are called 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from msgspec import Struct
 from torch import nn
 
 from merlin.errors import UsageError
@@ -26,8 +26,7 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
 }
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True):
     """A stack, the phase that trains it ("" for none), and where its first weights come from.
 
     uniform: in ±1/√(fan in), as PyTorch draws them. he_normal: the last dense layer is uniform, biases of the others

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
@@ -29,8 +30,7 @@ _OFFSETS = np.dtype(np.int64)
 _PER_NODE = {"nodes", "positions", "node_targets"}
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """The samples of a data set that a trainer sees: sample i is row rows[i] of the ensemble, or row i."""
 
     ens: Ensemble
@@ -43,8 +43,7 @@ class Source:
         return indices if self.rows is None else self.rows[indices]
 
 
-@dataclass(frozen=True)
-class BatchField:
+class BatchField(Struct, frozen=True):
     """A field of a batch: the type that it has there, and how it is normalised."""
 
     column: Column
@@ -177,8 +176,7 @@ class DenseFields:
         return DenseFields, (self.parts,)
 
 
-@dataclass
-class RaggedField:
+class RaggedField(Struct):
     """A ragged field: "<name>" (items, *shape), the items of all samples, and "<name>.offsets" (n + 1,) int64."""
 
     part: BatchField
@@ -201,8 +199,7 @@ class RaggedField:
         }
 
 
-@dataclass
-class Graphs:
+class Graphs(Struct):
     """The graphs of a batch as one: "<graph>.<role>" for each member, and "<graph>.ptr", "<graph>.edge_ptr" (n + 1,).
 
     Nodes and edges of all graphs follow each other; edges count nodes through the batch (see

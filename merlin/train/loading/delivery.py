@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from merlin.train.loading.batches import Array
@@ -16,8 +16,7 @@ VALID = "valid"
 INDEX = "index"
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """A batch that was read; its slot is given back when the trainer is done with it."""
 
     batch: dict[str, Tensor]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from msgspec import Struct
 
 from merlin.base.files import write_text
 from merlin.base.records import as_kind, to_plain
@@ -31,8 +32,7 @@ _LEAST_SPREAD = 1e-6  # of the logarithm's argument, as a fraction of max - min,
 MethodName = Literal["standard", "minmax", "scale", "log"]
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """How to normalise a field.
 
     standard: to mean 0 and standard deviation 1. minmax: [minimum, maximum] to `range`. scale: divided by the mean,
@@ -59,8 +59,7 @@ class Method:
         return Method(**values)
 
 
-@dataclass(frozen=True, slots=True)
-class Normaliser:
+class Normaliser(Struct, frozen=True):
     """The scaling of every column that is normalised, by its path ("fields/image", "inputs/x")."""
 
     scalings: Mapping[str, Scaling]

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.format.splits import GAMMA, MIX_1, MIX_2, mix64, unit_hash
@@ -103,8 +103,7 @@ class EpochOrder:
         return self._permutation.at(positions)
 
 
-@dataclass(frozen=True, slots=True)
-class EpochStep:
+class EpochStep(Struct, frozen=True):
     """One step of all ranks together; it takes positions [lo, hi) of the epoch."""
 
     lo: int
@@ -121,8 +120,7 @@ class EpochStep:
         return min(max(0, size - self.first), self.num)
 
 
-@dataclass(frozen=True, slots=True)
-class EpochSteps:
+class EpochSteps(Struct, frozen=True):
     """How the positions of an epoch are dealt to ranks, step by step.
 
     A step takes the next batch_size * world_size positions, whoever took those before; so an epoch that was
@@ -171,8 +169,7 @@ class EpochSteps:
             consumed = step.hi
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(Struct, frozen=True):
     """A batch to be read."""
 
     indices: Array  # samples (n,)
@@ -189,8 +186,7 @@ def plan_batches(order: EpochOrder, schedule: EpochSteps, consumed: int, rank: i
             yield Planned(samples[end - step.num : end], step.num_valid(size), step.hi)
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """Trainer `index`'s share of the samples among `num` trainers, and of it one part.
 
     The shares are disjoint and cover everything; a share is a pure function of (seed, num, index), and so are its

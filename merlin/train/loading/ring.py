@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from dataclasses import dataclass
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from merlin.errors import LoaderError
@@ -16,8 +16,7 @@ from merlin.train.loading.batches import Array, Layout
 PAGE = 4096
 
 
-@dataclass(frozen=True)
-class Ring:
+class Ring(Struct, frozen=True):
     """`num_slots` slots of arrays, each of which starts on a page, in one block of memory."""
 
     memory: Tensor  # uint8

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 Array = np.ndarray[Any, Any]
 
@@ -41,8 +42,7 @@ class Vectors(NamedTuple):
         return xp.where(self.log, 10.0 ** xp.where(self.log, x, self.centre) - self.offset, x)
 
 
-@dataclass(frozen=True)
-class Scaling:
+class Scaling(Struct, frozen=True, dict=True):
     """The normalisation of one array (n, *shape).
 
     One number each for everything, or one per index along `axis` of a sample, counted from the end: -1 for the
@@ -97,7 +97,7 @@ class Scaling:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def apply(self, x: Array, out: Array) -> None:
         """Normalise real x (n, *shape) into floating `out` of that shape, which may be x itself.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct, field
 from torch import Tensor, nn
 from torch.nn import Parameter
 
@@ -21,8 +21,7 @@ Direction = Literal["min", "max"]
 ImageShapes = Mapping[str, tuple[int, int, int]]
 
 
-@dataclass(frozen=True)
-class Shapes:
+class Shapes(Struct, frozen=True, dict=True):
     """What a batch consists of: the name, kind, shape and layout of every field, as the loader delivers it.
 
     Numbers among the inputs stand side by side under the key "inputs", those that are predicted under "scalars", each

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from merlin.errors import UsageError
@@ -22,8 +23,7 @@ _HALVINGS = 3
 _CHANNELS = (64, 32, 16)  # from the image to the code
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(Struct, frozen=True):
     """A hidden layer: its units, and what follows them."""
 
     units: int
@@ -74,8 +74,7 @@ def he_normal(*stacks: nn.Module | None) -> None:
             nn.init.zeros_(layer.bias)
 
 
-@dataclass(frozen=True, slots=True)
-class Pictures:
+class Pictures(Struct, frozen=True):
     """The channels (C, H, W) of all images of a sample, one field after another."""
 
     channels: int

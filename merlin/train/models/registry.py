@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.base.document.field_types import Block
 from merlin.base.document.findings import allowed
@@ -30,8 +31,7 @@ MODELS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class ModelCode:
+class ModelCode(Struct, frozen=True):
     """How a model is made; `options` is None for a user's callable, which takes them as keywords."""
 
     name: str

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec import Struct, field
 from torch import Tensor
 from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from merlin.train.config import Tournament
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(Struct, frozen=True):
     """Ranks that share work; `group` is None where they are torch.distributed's default group."""
 
     rank: int = 0
@@ -81,8 +80,7 @@ class Ranks:
         return value if self.is_first else unpack(packed)
 
 
-@dataclass(frozen=True)
-class Leaders:
+class Leaders(Struct, frozen=True):
     """The first ranks of all trainers of a world, and a store that all of them can read and write."""
 
     index: int  # the number of this process's trainer
@@ -96,8 +94,7 @@ class Leaders:
         return trainer * self.ranks_per_trainer
 
 
-@dataclass(frozen=True)
-class Mesh:
+class Mesh(Struct, frozen=True):
     """The trainer that this process works for, and the ranks with which it shares that work."""
 
     trainer: int = 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -21,8 +21,7 @@ JOIN_S = 300.0
 _POLL_S = 0.05
 
 
-@dataclass(frozen=True)
-class Rendezvous:
+class Rendezvous(Struct, frozen=True):
     """A store that all processes of the world share."""
 
     world: World

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 
 from merlin.batch.ranks import find_rank
 from merlin.errors import TrainingError
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """The rank of this process among all processes that were started together."""
 
     rank: int = 0

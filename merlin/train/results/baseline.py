@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from statistics import median
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -48,8 +48,7 @@ Matrices = dict[str, Tensor]  # by field
 Guess = Callable[[Batch], Matrices]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """Errors by field and by who made them: "model", "nearest", and "linear" unless there are too many inputs."""
 
     split: str

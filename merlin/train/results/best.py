@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from merlin.base.records import as_kind
 from merlin.errors import CheckpointError, ConfigError, ShardError, TrainingError, UsageError, command_line
@@ -24,8 +24,7 @@ from merlin.train.state_file import read_state, require_format
 MODEL = "model.pt"
 
 
-@dataclass(frozen=True)
-class BestModel:
+class BestModel(Struct, frozen=True):
     """The content of `best/`."""
 
     directory: Path
@@ -39,16 +38,14 @@ class BestModel:
         return str(self.facts["model"]["name"])
 
 
-@dataclass(frozen=True)
-class ModelCall:
+class ModelCall(Struct, frozen=True):
     """A model's name, and the options that it is built with."""
 
     name: str
     options: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class ModelFile:
+class ModelFile(Struct, frozen=True):
     """The entries that every file of a model has."""
 
     model: ModelCall

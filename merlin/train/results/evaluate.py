@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from merlin.base.files import write_text
@@ -51,8 +52,7 @@ _MAX_BATCH = 1024
 _SEED = 0
 
 
-@dataclass(frozen=True)
-class ImagesShown:
+class ImagesShown(Struct, frozen=True):
     """True and predicted images (k, C, H, W) of some samples, from the smallest error to the greatest."""
 
     quantity: Quantity

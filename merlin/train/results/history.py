@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import Struct, field
 
 from merlin.base.records import as_kind
 from merlin.errors import TrainingError
@@ -20,8 +20,7 @@ Array = np.ndarray[Any, Any]
 Kept = Literal["local", "partner", "merged"]
 
 
-@dataclass(frozen=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """A number over the steps of one trainer."""
 
     trainer: int
@@ -29,8 +28,7 @@ class Curve:
     values: Array  # NaN where it was not finite
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(Struct, frozen=True):
     """A round of one trainer; `partner` is the trainer whose model it was offered.
 
     kept: merged for the mean of both, or, without a partner, of all models.
@@ -44,8 +42,7 @@ class Round:
     capacity: float | None = None  # of the copy that was made, where widths are mutated
 
 
-@dataclass(frozen=True)
-class Trained:
+class Trained(Struct, frozen=True):
     """How far a trainer came."""
 
     trainer: int
@@ -55,8 +52,7 @@ class Trained:
     state: str  # of its last end: finished | stopped; "" while it runs, or after it was killed
 
 
-@dataclass(frozen=True)
-class History:
+class History(Struct, frozen=True):
     """Curves by name, one for each trainer."""
 
     trainers: tuple[Trained, ...] = ()
@@ -93,8 +89,7 @@ class History:
         return found
 
 
-@dataclass(frozen=True)
-class _MetricsLine:
+class _MetricsLine(Struct, frozen=True):
     """A line of `metrics.jsonl`, as far as it matters here."""
 
     kind: str  # train | validation | round | end

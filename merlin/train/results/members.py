@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct, field
 from torch import Tensor
 
 from merlin.base.records import as_kind
@@ -29,8 +29,7 @@ class NoEnsembleError(UsageError):
     """A run has no two models that differ; the message says why, and how to get them."""
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(Struct, frozen=True):
     """The best model of one trainer."""
 
     trainer: int
@@ -42,8 +41,7 @@ class Member:
         return {"trainer": self.trainer, "step": self.step, "value": self.value}
 
 
-@dataclass(frozen=True)
-class Members:
+class Members(Struct, frozen=True):
     """Two or more models that differ, by trainer; `notes` say which trainers are not among them, and why."""
 
     models: tuple[Member, ...]
@@ -53,20 +51,17 @@ class Members:
         return [member.to_json() for member in self.models]
 
 
-@dataclass(frozen=True)
-class _Trained:
+class _Trained(Struct, frozen=True):
     model: dict[str, Any]
     average: dict[str, Any] | None = None
     capacity: float | None = None
 
 
-@dataclass(frozen=True)
-class _Progress:
+class _Progress(Struct, frozen=True):
     best: float | None = None
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
+class _Checkpoint(Struct, frozen=True):
     """The entries of a checkpoint that a model is built from."""
 
     step: int

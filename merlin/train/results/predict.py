@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.export.columns_file import OutColumn, holds_arrays, writing_columns
@@ -21,8 +21,7 @@ _BLOCK = 4096  # samples of a block, and of a Parquet row group; fewer where the
 _BLOCK_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class Predictions:
+class Predictions(Struct, frozen=True):
     """The predictions that were written, and notes about them."""
 
     out: Path

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from merlin.base.records import as_kind
@@ -36,8 +36,7 @@ _LEAST_SPREAD = 1e-6  # of an image's greatest value: what rounding does
 _SEED = 0
 
 
-@dataclass(frozen=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """Samples, and the split that they are."""
 
     data: TrainingData
@@ -45,8 +44,7 @@ class Judged:
     split: str
 
 
-@dataclass(frozen=True)
-class Scales:
+class Scales(Struct, frozen=True):
     """The factors by field, and the samples that they were fitted to."""
 
     by_field: Mapping[str, float]
@@ -167,26 +165,22 @@ class Ratios:
         return Scales(found, judged.split, len(judged.dataset))
 
 
-@dataclass(frozen=True)
-class _Member:
+class _Member(Struct, frozen=True):
     trainer: int
     step: int
     value: float | None
 
 
-@dataclass(frozen=True)
-class _Fitted:
+class _Fitted(Struct, frozen=True):
     split: str
     num_samples: int
 
 
-@dataclass(frozen=True)
-class _Scale:
+class _Scale(Struct, frozen=True):
     scale: float
 
 
-@dataclass(frozen=True)
-class _Evaluated:
+class _Evaluated(Struct, frozen=True):
     """What an evaluation says of an ensemble, as far as it is needed again."""
 
     members: tuple[_Member, ...]

@@ -19,15 +19,16 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec import Struct
 
 Array = np.ndarray[Any, Any]
 
 QUANTILES = {"median": 0.5, "p90": 0.9}
 
 
-@dataclass
-class Spread:
+class Spread(Struct):
     """Count, mean and sum of squared deviations of arrays (n, *shape), element by element.
 
     Batches are joined as in Chan, Golub and LeVeque (1983), so that large values cancel nothing.
@@ -50,11 +51,10 @@ class Spread:
         self.num = total
 
 
-@dataclass
-class ScalarScores:
+class ScalarScores(Struct):
     """The scores of one scalar."""
 
-    spread: Spread = field(default_factory=Spread)
+    spread: Spread = msgspec.field(default_factory=Spread)
     squared: float = 0.0  # Σ(p - t)²
     absolute: float = 0.0
     signed: float = 0.0
@@ -123,16 +123,15 @@ class ClassScores:
         }
 
 
-@dataclass
-class ImageScores:
+class ImageScores(Struct):
     """The scores of one image field; arrays by channel."""
 
     channels: int
-    spread: Spread = field(default_factory=Spread)
+    spread: Spread = msgspec.field(default_factory=Spread)
     squared: Any = 0.0
     size: Any = 0.0  # Σt²
     # (n, C) float32 of each batch: 4 bytes a sample and channel
-    relative: list[Array] = field(default_factory=list)
+    relative: list[Array] = msgspec.field(default_factory=list)
     similar: Any = 0.0
 
     def add(self, predicted: Array, true: Array, similarity: Array) -> None:

@@ -6,13 +6,13 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.errors import TrainingError
 from merlin.shards.format.regular_file import read_json
@@ -34,8 +34,7 @@ STATES = (
 )  # of a run: the first that one of its trainers has
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerLine:
+class TrainerLine(Struct, frozen=True, kw_only=True):
     """How far a trainer came.
 
     state: running, finished, stopped, killed, or silent: it runs on another host, and has not written for long.
@@ -48,8 +47,7 @@ class TrainerLine:
     samples_per_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoints:
+class CurvePoints(Struct, frozen=True, kw_only=True):
     """A number over the steps of one trainer; None where it was not finite. Long curves are thinned out."""
 
     trainer: int
@@ -57,8 +55,7 @@ class CurvePoints:
     values: tuple[float | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundLine:
+class RoundLine(Struct, frozen=True, kw_only=True):
     """A trainer in a tournament round; kept: local, partner or merged, which without a partner is the mean of all."""
 
     number: int
@@ -69,8 +66,7 @@ class RoundLine:
     capacity: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingPage:
+class TrainingPage(Struct, frozen=True, kw_only=True):
     """A run at one moment. state: that of a trainer, the first of `STATES`, or new before there is one."""
 
     path: str

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import isfinite, nan
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec import Struct
 
 from merlin.base.text import count
 from merlin.errors import NotADataSetError, ShardError
@@ -39,8 +39,7 @@ from merlin.train.run_directory import RunDirectory
 _TOLD = 0.9  # the one in a sentence
 
 
-@dataclass(frozen=True)
-class FieldUncertainty:
+class FieldUncertainty(Struct, frozen=True):
     """The uncertainty of one field; `raw` and `scaled` are the shares of true values in the intervals of `LEVELS`."""
 
     units: str
@@ -67,8 +66,7 @@ def _distance(shares: tuple[float, ...]) -> float:
     return fmean(abs(share - level) for share, level in zip(shares, LEVELS, strict=True))
 
 
-@dataclass(frozen=True)
-class Uncertainty:
+class Uncertainty(Struct, frozen=True):
     """The ensemble of a run, measured on the samples of a split."""
 
     members: Members
@@ -112,8 +110,7 @@ def _shown(value: float) -> str:
     return "–" if value != value else f"{value:.3g}"
 
 
-@dataclass(frozen=True)
-class Assessment:
+class Assessment(Struct, frozen=True):
     """An ensemble without factors, the samples to measure it on, and those that factors are to be fitted to.
 
     `fitting` is None if these are the same samples; the factors themselves if they are known.

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 
 Scores = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class DecidingMetric:
+class DecidingMetric(Struct, frozen=True):
     """What decides, and which way is better."""
 
     name: str
@@ -35,8 +35,7 @@ class DecidingMetric:
         return value if self.direction == "min" else -value
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Whose model is kept, and why in a few words."""
 
     kept: Literal["local", "partner", "merged"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
 from torch import Tensor
 
 from merlin.train.tournament.decisions import Scores
@@ -19,16 +19,14 @@ class RoundInterruptedError(Exception):
     """A stop was asked for while a trainer waited for others; its model is as it was before the round."""
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """What the others see of a trainer's model before it is copied."""
 
     scores: dict[str, float]
     birth: int  # the round in which the model was copied, 0 for one that never was
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedModel:
+class OfferedModel(Struct, frozen=True):
     """The model of a trainer as it was in a round, as `Trainer.export_state` gave it."""
 
     trainer: int
@@ -36,8 +34,7 @@ class OfferedModel:
     state: State
 
 
-@dataclass(frozen=True, slots=True)
-class Mean:
+class Mean(Struct, frozen=True):
     """The mean of the values (n,) of the models of these trainers, which `Trainer.take_values` takes."""
 
     trainers: tuple[int, ...]

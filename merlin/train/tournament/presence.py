@@ -14,9 +14,11 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.files import write_text
 from merlin.base.processes import boot_id, start_ticks
@@ -32,8 +34,7 @@ GRACE_S = 0.25  # in which somebody who has gone still counts, since all may be 
 PresenceState = Literal["starting", "training", "finished", "stopped"]
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class Presence(Struct, frozen=True):
     """How far a trainer is, and which process it is."""
 
     trainer: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.train.tournament.decisions import DecidingMetric, Scores, is_sound, rank
@@ -26,8 +27,7 @@ def truncation(scores: Mapping[int, Scores], metrics: Sequence[DecidingMetric], 
     return {trainer: best[place % len(best)] for place, trainer in enumerate(ranking) if trainer not in best}
 
 
-@dataclass(frozen=True, slots=True)
-class Birth:
+class Birth(Struct, frozen=True):
     """A trainer that becomes the mutated copy of another (or of itself)."""
 
     child: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
@@ -12,8 +13,7 @@ TAIL = 0.25  # the part of a run in which the interval shrinks
 CHECKPOINT_STEPS = 500  # from one checkpoint to the next, where nothing is configured
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(Struct, frozen=True):
     """A round every `interval` steps, but none after the last step.
 
     With `last`, the interval shrinks to that in the last part of the run, in proportion to the steps that are left, and

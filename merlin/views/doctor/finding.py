@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Status = Literal["ok", "warning", "broken", "absent"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Finding(Struct, frozen=True, kw_only=True):
     """One component: is it there, of which version, how fast, and is anything wrong?
 
     status: ok, warning (it works, but read the hint), broken, or absent (not needed for what is configured).

@@ -7,12 +7,12 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from installation import Installation, before_ours, installation
 from lines_study import LinesStudy
+from msgspec.structs import replace
 from servers import RedisServer
 from waiting import wait_until
 

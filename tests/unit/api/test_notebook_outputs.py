@@ -140,7 +140,7 @@ def test_a_study_that_somebody_runs_is_followed_until_its_end(
 
 
 def test_what_keeps_a_study_from_going_on_is_shown(workspace: Workspace) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from merlin.views.obstacle import Obstacle
 

@@ -1,8 +1,7 @@
 """Jobs are written down before they are submitted, and found again by every process."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from merlin.batch.contract import Job, JobRequest, JobState
 from merlin.batch.job_records import JobRecord, JobRecords

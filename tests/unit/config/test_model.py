@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import json
 import pickle
 import ssl
 import traceback
 from pathlib import Path
 
+import msgspec.structs
 import pytest
 
 from merlin.cli.output import to_json
@@ -33,8 +33,8 @@ def test_no_way_of_showing_an_endpoint_shows_its_password(endpoint, tmp_path):
     whole.key, whole.namespace  # noqa: B018  read once, so that they are kept somewhere
     shown = [repr(endpoint), str(endpoint), f"{endpoint}", repr(whole), to_json(endpoint), to_json(whole)]
     shown += [
-        str(dataclasses.asdict(endpoint)),
-        str(dataclasses.astuple(whole)),
+        str(msgspec.structs.asdict(endpoint)),
+        str(msgspec.structs.astuple(whole)),
         endpoint.safe_url,
         endpoint.address,
     ]
@@ -103,19 +103,19 @@ def test_kombu_reads_from_the_url_what_we_mean(endpoint):
     ],
 )
 def test_tls_in_the_words_of_redis(tls, expected):
-    endpoint = dataclasses.replace(REDIS, kind="rediss", tls=tls)
+    endpoint = msgspec.structs.replace(REDIS, kind="rediss", tls=tls)
     assert endpoint.broker_use_ssl == expected
     assert endpoint.redis_options().items() >= {"ssl": True, **expected}.items()
 
 
 def test_tls_in_the_words_of_amqp_expects_the_name_of_the_server():
     tls = Tls(ca_certs="/ca")
-    assert dataclasses.replace(RABBIT, tls=tls).broker_use_ssl == {
+    assert msgspec.structs.replace(RABBIT, tls=tls).broker_use_ssl == {
         "cert_reqs": ssl.CERT_REQUIRED,
         "ca_certs": "/ca",
         "server_hostname": "h",
     }
-    assert dataclasses.replace(RABBIT, tls=Tls(cert_reqs="none")).broker_use_ssl == {
+    assert msgspec.structs.replace(RABBIT, tls=Tls(cert_reqs="none")).broker_use_ssl == {
         "cert_reqs": ssl.CERT_NONE
     }
 
@@ -139,5 +139,5 @@ def test_the_namespace_follows_from_the_key_alone(tmp_path):
 
 
 def test_children_are_told_paths_and_no_secret(tmp_path):
-    told = dataclasses.replace(config(tmp_path), path=Path("/etc/app.yaml")).child_environment()
+    told = msgspec.structs.replace(config(tmp_path), path=Path("/etc/app.yaml")).child_environment()
     assert told == {"MERLIN_CONFIG": "/etc/app.yaml", "MERLIN_KEY_FILE": str(tmp_path / "merlin.key")}

@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from study_on_disk import RUN, end_of, make_workspace, processes_of, start_run, workers_of
 from waiting import wait_until
 
@@ -100,7 +100,7 @@ def test_a_reused_process_id_is_not_killed(tmp_path: Path) -> None:
 
 def _set_started(segment: Path, started: float) -> None:
     """Write the segment again as of another time."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from merlin.ledger.format import parse_segment_header
 

@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cluster import LEASE_S, Cluster, Worker, run_ok
+from msgspec.structs import replace
 from waiting import wait_until
 
 from merlin.errors import ExecutionError, RedisUnreachableError, StudyGoneError

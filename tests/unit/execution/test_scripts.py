@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from study_on_disk import make_workspace
 
 from merlin.execution.scripts import ScriptTemplate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from cluster import Cluster, run_ok
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from waiting import wait_until
 
 from merlin.batch.here import Here

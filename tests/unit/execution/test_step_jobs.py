@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from small_slurm import SmallSlurm
 from study_on_disk import end_of, make_workspace, processes_of, start_run
 from waiting import wait_until

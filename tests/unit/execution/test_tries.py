@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from chunk_bench import Bench
+from msgspec.structs import replace
 from waiting import wait_until
 
 from merlin.execution.task_files import set_aside

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_study import SIZE, chunk, expected, failed, outcomes_of, plan_of, records
+from msgspec.structs import force_setattr, replace
 
 from merlin.errors import LedgerError
 from merlin.ledger.format import FRAME_BYTES
@@ -175,7 +174,7 @@ def test_an_unknown_version_is_refused(tmp_path):
 
 def test_arrays_of_the_wrong_length_are_a_bug_of_the_caller(tmp_path):
     record = chunk([OK, OK])
-    object.__setattr__(record, "hi", 5)
+    force_setattr(record, "hi", 5)
     with pytest.raises(ValueError, match="must have 5 elements"):
         write(tmp_path, record)
 

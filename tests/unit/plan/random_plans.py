@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from merlin.plan.plan import Edge, Plan, StepInstance, StepKind
 from merlin.testing.plans import every, gather, plan, same, step

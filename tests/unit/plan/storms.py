@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
 from invariants import check_owner
+from msgspec.structs import replace
 
 from merlin.plan.failure_limits import LOSS_LIMIT
 from merlin.plan.memories import Death, Deferral

@@ -1,10 +1,10 @@
 """Two plans of a study, and what has become of the code of its steps between them."""
 
 import json
-from dataclasses import asdict
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from merlin.plan.code_changes import code_changes
 from merlin.plan.plan_io import plan_digest, plan_from_json, plan_to_json, relocate

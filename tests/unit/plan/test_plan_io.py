@@ -1,11 +1,11 @@
 """The plan file: round trips, refusals, and moved workspaces."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from merlin.errors import WorkspaceError
 from merlin.plan.plan import Aggregate, Edge, PlannedField, SamplesInfo, StepInstance, StepKind

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.revise import InstanceChange, find_change

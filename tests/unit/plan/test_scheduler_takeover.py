@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from invariants import check
+from msgspec.structs import replace
 from scheduling import FAILED, INTERRUPTED, OK, Bench, start
 
 from merlin.errors import ExecutionError

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from shard_study import make_cmd_study, make_study
 
 from merlin.errors import ShardError

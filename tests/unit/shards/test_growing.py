@@ -1,10 +1,9 @@
 """A data set that grows: parts are merged, taken out again, and replaced; a reader sees the old or the new one."""
 
-from dataclasses import replace
-
 import h5py
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from shard_study import make_study, values_of
 
 import merlin

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec.structs
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -24,7 +23,7 @@ IMAGE = FieldInfo(
 
 
 def image(shape, **more):
-    return dataclasses.replace(IMAGE, shape=shape, **more)
+    return msgspec.structs.replace(IMAGE, shape=shape, **more)
 
 
 # scales

@@ -124,9 +124,9 @@ def study_values(study, lo, hi):
 
 
 def test_nothing_is_proven_without_check_values(data):
-    import dataclasses
+    import msgspec.structs
 
-    info = dataclasses.replace(read_info(data / "shard_00001.json"), checks="")
+    info = msgspec.structs.replace(read_info(data / "shard_00001.json"), checks="")
     with pytest.raises(ShardError, match="check values of 0 of 16 rows"):
         ProvenRows(data / "shard_00001.h5", info)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import pickle
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from shard_study import FIELDS, ShardStudy, make_cmd_study, make_study, values_of
 from test_growing import make_extension, publish, run
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
-from dataclasses import replace
 
 import h5py
 import numpy as np
 import pytest
 from commands import warm_probes
 from damage_tools import changed_rows, edit_manifest, extents_of, flip, lost, numbers, values_by_row
+from msgspec.structs import replace
 from reading_data import PRESENT, make_reading_study
 from shard_study import FIELDS, make_study
 
@@ -297,7 +298,7 @@ def test_an_older_version_of_a_shard_lacks_only_the_rows_that_came_later(data, t
 def test_a_shard_of_another_study_is_found(data, tmp_path, with_sidecar):
     other = make_reading_study(tmp_path / "other")
     plan = replace(other.workspace.plan, study_id="another")
-    other.workspace = replace(other.workspace, plan=plan)
+    other.workspace = dataclasses.replace(other.workspace, plan=plan)
     other.finish()
     shutil.copy(other.directory / "shard_00001.h5", data / "shard_00001.h5")
     if with_sidecar:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from merlin.errors import Diagnostic
 from merlin.plan.plan_io import plan_from_json, plan_to_json, relocate

@@ -140,7 +140,7 @@ def test_a_finished_run_of_another_machine_is_over_although_its_name_is_left_in_
 
 
 def test_a_queue_is_open_if_a_task_on_it_could_run(tmp_path: Path) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from merlin.plan.plan import Edge
 

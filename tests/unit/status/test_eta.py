@@ -163,7 +163,7 @@ def test_the_spread_of_tasks_is_seen_through_records_of_many() -> None:
 
 
 def _with(step: StepWork, *, missing: int) -> StepWork:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(step, missing=missing)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 import torch
 from digit_data import make_digit_data
+from msgspec.structs import replace
 from scipy.spatial import KDTree
 from surrogate_data import arrays, make_surrogate_data
 from train_run import YAML, prepare_run, train_run

@@ -7,11 +7,11 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import asdict, replace
 from train_run import state_digest
 
 from merlin.train.tournament import files, presence

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from digit_data import make_digit_data
+from msgspec.structs import replace
 from scipy import stats
 from surrogate_data import arrays, make_surrogate_data
 from train_run import YAML, last_checkpoint, prepare_run, train_run

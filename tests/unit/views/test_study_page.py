@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -10,6 +9,7 @@ import pytest
 from growing_study import FAILED, NUM, OK, SKIPPED, append, chunk, extend_study, make_study, records, writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 from waiting import wait_until
 
 from merlin.errors import WorkspaceError

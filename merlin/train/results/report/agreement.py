@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas, Section
@@ -22,16 +22,14 @@ _SPACE = 0.62  # beside and below a panel of true against predicted values, for 
 _HISTOGRAM = 1.35  # height of a line of histograms
 
 
-@dataclass(frozen=True)
-class ScalarPanel:
+class ScalarPanel(Struct, frozen=True):
     name: str
     units: str
     true: Array
     predicted: Array
 
 
-@dataclass(frozen=True)
-class Panels:
+class Panels(Struct, frozen=True):
     """Panels side by side, so many in each line."""
 
     panels: Sequence[ScalarPanel]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas, Section
@@ -18,8 +19,7 @@ _LEGEND = 0.32
 _RAW, _SCALED = look.ORANGE, look.BLUE
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """Panels side by side, of what `evaluation.json` says of `uncertainty`."""
 
     facts: Mapping[str, Any]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas, Section
@@ -20,15 +20,13 @@ _LEGEND, _LINE, _PANEL = 0.3, 1.95, 1.35
 _LOG_FROM = 30.0  # ratio of a panel's greatest to its least value from which it is logarithmic
 
 
-@dataclass(frozen=True)
-class CurvePanel:
+class CurvePanel(Struct, frozen=True):
     title: str
     curves: tuple[Curve, ...]
     is_judged: bool = False  # the metric that decides which model is best
 
 
-@dataclass(frozen=True)
-class Curves:
+class Curves(Struct, frozen=True):
     panels: tuple[CurvePanel, ...]
     trainers: tuple[int, ...]
     best: tuple[int, int]  # trainer and step of the best model

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
+
+from msgspec import Struct
 
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import WIDTH, Canvas, Section
@@ -19,8 +20,7 @@ _MOST_NAMES = 24
 _MOST_MEANS = 60  # of all models that are drawn
 
 
-@dataclass(frozen=True)
-class Lineage:
+class Lineage(Struct, frozen=True, dict=True):
     history: History
     best: tuple[int, int]  # trainer and step of the best model
 

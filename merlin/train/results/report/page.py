@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from html import escape
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from merlin.base.files import replacing, write_text
 from merlin.base.page.document import Part, cards, document
