@@ -115,6 +115,9 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
     for data_set in report["data_sets"]:
         print(f"\ndata set {data_set['line']}")
         print(f"    samples: {data_set['samples']}")
+        if not data_set["rows"] and data_set["samples"].filtered:
+            again = command_line("run", "SPEC", "--update", report["workspace"])
+            print(f"    its filter (valid) let no sample pass; when it is mended: {again}")
     flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         remark(f"stopped early: {report['stop_reason']}")

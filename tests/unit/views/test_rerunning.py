@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -10,9 +12,11 @@ from told_study import told_study
 
 from merlin.cli.rerunning import parse_samples
 from merlin.errors import UsageError
+from merlin.ledger.replay import replay
 from merlin.plan.plan_io import write_plan
+from merlin.plan.tasks import Outcome
 from merlin.status.failures import group_failures
-from merlin.views.rerunning import Choice, Rerun, RerunStep, reruns
+from merlin.views.rerunning import Choice, HasFiles, Rerun, RerunStep, reruns
 from merlin.workspace.directory import Workspace, open_workspace
 
 
@@ -87,3 +91,21 @@ def test_ids_of_samples_are_numbers_and_ranges_with_both_ends() -> None:
     for wrong in ("", "a", "3-", "-3", "9-7", "1,,2"):
         with pytest.raises(UsageError, match="3,7-9"):
             parse_samples(wrong)
+
+
+def test_of_a_failed_task_that_a_data_set_has_cleaned_its_directory_says_whether_files_are_left(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have failed on what the data set had of it, long after its own files were gone."""
+    sim = next(each for each in workspace.plan.instances if each.step == "sim")
+    cleaning = SimpleNamespace(aggregate=SimpleNamespace(cleanup=True, sources=(sim.id,)))
+    monkeypatch.setattr("merlin.views.rerunning.plans_of", lambda _: [SimpleNamespace(instances=(cleaning,))])
+    outcomes = replay(workspace.ledger_dir, workspace.plan).outcomes
+    has_files = HasFiles(workspace, outcomes)
+    assert outcomes[sim.id][5] == Outcome.FAILED
+    directory = workspace.task_dir(sim, 5)
+    shutil.rmtree(directory, ignore_errors=True)
+    assert has_files.may_lack(sim)
+    assert not has_files(sim, 5)
+    directory.mkdir(parents=True)
+    assert has_files(sim, 5)
