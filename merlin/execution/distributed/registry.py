@@ -80,9 +80,7 @@ class OpenWork(Struct, frozen=True, kw_only=True):
     num_at_once: Whole  # tasks that could run at the same time, now or later
     need: Need = ONE_CORE  # of each of them
     need_s: Seconds = 0.0  # that a worker must have left to start the shortest of them; 0: any
-    waiting: list[Text] = msgspec.field(
-        default_factory=list
-    )  # why steps wait for workers with more time or devices
+    waiting: list[Text] = msgspec.field(default_factory=list)  # why steps wait: for more time, for devices
     avoid: list[Text] = msgspec.field(default_factory=list)  # nodes whose workers get nothing
 
 
