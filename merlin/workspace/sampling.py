@@ -176,10 +176,12 @@ def _drawer(design: Design, low: Array, high: Array, first: int) -> Callable[[in
         for lo in range(0, first, _BLOCK_ROWS):  # a number takes one step or several: they have to be drawn
             normal.standard_normal((min(_BLOCK_ROWS, first - lo), len(low)))
         return lambda lo, hi: _scaled(normal.standard_normal((hi - lo, len(low))), high, low)
-    is_cube = design.method == "latin_hypercube"
-    seed = [design.seed, first] if is_cube and first else design.seed
-    engine = _engine(design, len(low), np.random.default_rng(seed))
-    for lo in range(0, 0 if is_cube else first, _BLOCK_ROWS):
+    if design.method == "latin_hypercube":
+        seed = np.random.SeedSequence([design.seed, first] if first else design.seed, spawn_key=(0,))
+        cube = np.random.default_rng(seed)
+        return lambda lo, hi: _scaled(_hypercube_rows(cube, hi - lo, len(low)), high - low, low)
+    engine = _engine(design, len(low), np.random.default_rng(design.seed))
+    for lo in range(0, first, _BLOCK_ROWS):
         engine.fast_forward(min(_BLOCK_ROWS, first - lo))
     return lambda lo, hi: _scaled(_unit_rows(engine, hi - lo), high - low, low)
 
@@ -196,11 +198,24 @@ def _grid_rows(points: list[Array], lo: int, hi: int) -> Array:
     return np.stack([axis[index] for axis, index in zip(points, indices, strict=True)], axis=1)
 
 
+def _hypercube_rows(generator: np.random.Generator, num: int, dimensions: int) -> Array:
+    """(num, dimensions) in (0, 1], of which each column has one number in each of `num` equal intervals.
+
+    McKay, Beckman, Conover, Technometrics 21, 239 (1979). These are the numbers that `scipy.stats.qmc.LatinHypercube`
+    draws, without the second that it takes to import it.
+    """
+    places = generator.uniform(size=(num, dimensions))
+    intervals = np.tile(np.arange(1, num + 1), (dimensions, 1))
+    for column in intervals:
+        generator.shuffle(column)
+    rows: Array = (intervals.T - places) / num
+    return rows
+
+
 def _engine(design: Design, dimensions: int, generator: np.random.Generator) -> Any:
     from scipy.stats import qmc
 
     kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "latin_hypercube": (qmc.LatinHypercube, {}),
         "halton": (qmc.Halton, {}),
         "sobol": (qmc.Sobol, {"bits": 64} if design.num_samples > _SOBOL_SHORT else {}),
     }

@@ -28,17 +28,16 @@ from types import SimpleNamespace
 
 _HERE = Path(__file__).parent
 
-COMMANDS = (
+COMMANDS = (  # `.*`: with all modules below
     "asyncio", "celery", "celery.apps.worker", "celery.concurrency.thread",
-    "duckdb", "h5py", "hdf5plugin", "kombu", "numpy", "redis", "rich.console", "rich.table",
-    "merlin.cli.commands.restart", "merlin.cli.commands.run", "merlin.cli.commands.shards",
-    "merlin.cli.commands.status", "merlin.cli.execute", "merlin.cli.extending", "merlin.cli.main",
-    "merlin.cli.progress", "merlin.cli.publishing", "merlin.execution.distributed.app",
-    "merlin.execution.distributed.control", "merlin.execution.distributed.worker_command",
-    "merlin.execution.distributed.open_study", "merlin.execution.embedded", "merlin.server.lifecycle",
-    "merlin.shards.describe", "merlin.shards.proving.probe", "merlin.shards.proving.verify", "merlin.spec.load",
-    "merlin.base.document.validation", "merlin.status.snapshot", "merlin.status.sql", "merlin.workspace.checking",
-    "merlin.workspace.prepare",
+    "duckdb", "h5py", "hdf5plugin", "kombu", "numpy.random", "redis", "rich.console", "rich.table", "scipy.stats.qmc",
+    "merlin.api.*", "merlin.batch.*", "merlin.config.*", "merlin.execution.*", "merlin.ledger.*", "merlin.plan.*",
+    "merlin.server.*", "merlin.shards.*", "merlin.spec.*", "merlin.status.*", "merlin.views.*", "merlin.workspace.*",
+    "merlin.cli.commands.restart", "merlin.cli.commands.run", "merlin.cli.commands.server",
+    "merlin.cli.commands.shards.find", "merlin.cli.commands.shards.verify", "merlin.cli.commands.status",
+    "merlin.cli.commands.workers", "merlin.cli.execute", "merlin.cli.extending", "merlin.cli.live_workers",
+    "merlin.cli.main", "merlin.cli.progress", "merlin.cli.publishing", "merlin.cli.running", "merlin.cli.study_status",
+    "merlin.cli.updating",
 )  # fmt: skip
 # takes seconds and half a gigabyte, and is loaded where it is asked for
 SCIENCE = (

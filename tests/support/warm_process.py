@@ -12,6 +12,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -165,9 +166,17 @@ def _fork_what_merlin_starts() -> None:
         fork_trainers()
 
 
+def load(name: str) -> None:
+    """Import a module; "package.*" are a package and all modules below it."""
+    module = importlib.import_module(name.removesuffix(".*"))
+    if name.endswith(".*"):
+        for found in pkgutil.walk_packages(module.__path__, f"{module.__name__}."):
+            importlib.import_module(found.name)
+
+
 if __name__ == "__main__":
     for name in sys.argv[3:]:
-        importlib.import_module(name)
+        load(name)
     gc.freeze()  # nothing of it is looked at, and so copied, in a child
     listening = socket.socket(fileno=int(sys.argv[1]))
     ADDRESS = listening.getsockname()

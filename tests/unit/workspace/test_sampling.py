@@ -136,3 +136,14 @@ def test_the_new_rows_alone_are_written(tmp_path):
         table = open_samples(tmp_path / name, list(BOUNDS))
         whole = generate_samples(design("sobol", 20), list(BOUNDS))
         assert np.array_equal(table.rows(0, 8)["B"], whole[12:, 1])
+
+
+@pytest.mark.parametrize("num", [1, 7, 5_000])
+@pytest.mark.parametrize("first", [0, 30])
+def test_a_latin_hypercube_has_the_numbers_of_scipy(num: int, first: int) -> None:
+    from scipy.stats import qmc
+
+    engine = qmc.LatinHypercube(d=2, seed=np.random.default_rng([1, first] if first else 1))
+    low, high = np.array(list(BOUNDS.values())).T
+    found = generate_samples(design("latin_hypercube", first + num), list(BOUNDS), first)
+    assert np.array_equal(found, engine.random(num) * (high - low) + low)
