@@ -177,6 +177,7 @@ def _drawer(design: Design, low: Array, high: Array, first: int) -> Callable[[in
             normal.standard_normal((min(_BLOCK_ROWS, first - lo), len(low)))
         return lambda lo, hi: _scaled(normal.standard_normal((hi - lo, len(low))), high, low)
     if design.method == "latin_hypercube":
+        # the first child of the seed, which is what SciPy draws from
         seed = np.random.SeedSequence([design.seed, first] if first else design.seed, spawn_key=(0,))
         cube = np.random.default_rng(seed)
         return lambda lo, hi: _scaled(_hypercube_rows(cube, hi - lo, len(low)), high - low, low)

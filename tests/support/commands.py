@@ -30,7 +30,7 @@ _HERE = Path(__file__).parent
 
 COMMANDS = (  # `.*`: with all modules below
     "asyncio", "celery", "celery.apps.worker", "celery.concurrency.thread",
-    "duckdb", "h5py", "hdf5plugin", "kombu", "numpy.random", "redis", "rich.console", "rich.table", "scipy.stats.qmc",
+    "duckdb", "h5py", "hdf5plugin", "kombu", "redis", "rich.console", "rich.table", "scipy.stats.qmc",
     "merlin.api.*", "merlin.batch.*", "merlin.config.*", "merlin.execution.*", "merlin.ledger.*", "merlin.plan.*",
     "merlin.server.*", "merlin.shards.*", "merlin.spec.*", "merlin.status.*", "merlin.views.*", "merlin.workspace.*",
     "merlin.cli.commands.restart", "merlin.cli.commands.run", "merlin.cli.commands.server",
