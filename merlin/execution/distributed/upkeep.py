@@ -19,6 +19,9 @@ from merlin.execution.distributed.worker_pool import ChunkRun
 log = logging.getLogger("merlin.worker")
 
 TICK_S = 0.5
+# just after the last chunk a command to leave is likely, and an allocation is paid for until it is heard
+JUST_IDLE_S = 3.0
+IDLE_TICK_S = 0.1
 WATCH_S = 10.0  # after a command to drop, every tick reports the running chunks for this time
 LOG_AGAIN_S = 30.0  # between two log lines with the same text
 STOP_S = 2.0  # for the thread to end
@@ -53,6 +56,7 @@ class Upkeep:
         self._renewed = self._registered = self._answered = time.monotonic()
         self._watch_until = -math.inf
         self._leave_at = math.inf  # when this worker ends, by a command
+        self._ran_at = -math.inf  # when a chunk was last seen to run
         self._logged: dict[str, float] = {}
         self._handled: dict[str, float] = {}  # id -> until when to refuse a copy of it
 
@@ -67,13 +71,20 @@ class Upkeep:
             self._thread.join(timeout=STOP_S)
 
     def _loop(self) -> None:
-        while not self._stop.wait(TICK_S):
+        while not self._stop.wait(self._pause_s(time.monotonic())):
             try:
                 self.tick(time.monotonic())
             except MerlinError as error:
                 self._log(error)
             except Exception:
                 log.exception("housekeeping failed")
+
+    def _pause_s(self, now: float) -> float:
+        """Seconds until the next tick."""
+        if self._runs.all():
+            self._ran_at = now
+            return TICK_S
+        return IDLE_TICK_S if now - self._ran_at < JUST_IDLE_S else TICK_S
 
     def _log(self, error: MerlinError) -> None:
         """Log an error, but not the same text again within `LOG_AGAIN_S`."""

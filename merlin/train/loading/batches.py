@@ -100,8 +100,10 @@ class Matrix:
 
     def prepare(self, source: Source) -> None:
         """Read everything, if it is to be kept."""
+        if self._cached is not None:
+            return
         shape = (len(source), self.width)
-        if self._cached is not None or FLOAT.itemsize * shape[0] * shape[1] > self.cache_bytes:
+        if FLOAT.itemsize * shape[0] * shape[1] > self.cache_bytes:
             return
         values = aligned_empty(shape, FLOAT)
         for lo in range(0, len(source), _BLOCK_ROWS):
@@ -115,7 +117,7 @@ class Matrix:
         if self._cached is None:
             self._gather(source, source.rows_of(indices), out)
         else:
-            np.take(self._cached, indices, axis=0, out=out, mode="clip")
+            self._cached.take(indices, axis=0, out=out, mode="clip")
         return {self.key: out}
 
     def _gather(self, source: Source, rows: Array, out: Array) -> None:

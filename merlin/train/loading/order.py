@@ -10,7 +10,7 @@ machine and with every version of NumPy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 _ROUNDS = 16  # 12 are measurably uneven over the 720 orders of 6 samples
 _MAX_SIZE = 1 << 62
-_POSITIONS_AT_ONCE = 4096  # evaluating the order has a cost per call
+_POSITIONS_AT_ONCE = 16_384  # evaluating the order has a cost per call
 _BITS_27, _BITS_30, _BITS_31, _BITS_32 = (np.uint64(bits) for bits in (27, 30, 31, 32))
 # what a seed is used for enters every hash, so that equal seeds of two uses are unrelated
 _EPOCH, _PARTITION, _TOURNAMENT = 0x45504F43, 0x50415254, 0x544F5552
@@ -111,10 +111,6 @@ class EpochStep(Struct, frozen=True):
     first: int  # this rank's first position
     num: int  # this rank's positions; those from the epoch's size on are padding
 
-    def positions(self, size: int) -> Array:
-        """This rank's positions, padding wrapped around to the epoch's beginning."""
-        return np.arange(self.first, self.first + self.num, dtype=np.int64) % max(1, size)
-
     def num_valid(self, size: int) -> int:
         """How many of them, the first ones, are not padding."""
         return min(max(0, size - self.first), self.num)
@@ -181,9 +177,17 @@ def plan_batches(order: EpochOrder, schedule: EpochSteps, consumed: int, rank: i
     """The batches that `rank` reads for the rest of an epoch."""
     size, remaining = schedule.size, schedule.steps(consumed, rank)
     while steps := list(islice(remaining, max(1, _POSITIONS_AT_ONCE // schedule.batch_size))):
-        samples = order.at(np.concatenate([step.positions(size) for step in steps]))
+        samples = order.at(positions_of(steps, size))
         for step, end in zip(steps, accumulate(step.num for step in steps), strict=True):
             yield Planned(samples[end - step.num : end], step.num_valid(size), step.hi)
+
+
+def positions_of(steps: Sequence[EpochStep], size: int) -> Array:
+    """A rank's positions in these steps, one after another, padding wrapped around to the epoch's beginning."""
+    first, num = np.array([(step.first, step.num) for step in steps], dtype=np.int64).T
+    begin = np.cumsum(num) - num
+    positions: Array = np.arange(num.sum()) + np.repeat(first - begin, num)
+    return positions % max(1, size)
 
 
 class Partition(Struct, frozen=True):

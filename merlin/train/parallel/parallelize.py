@@ -98,20 +98,21 @@ class Parallel:
     def backward(self, phase: str, parts: Sequence[Batch]) -> tuple[Tensor, list[Losses]]:
         """Add the gradients of the mean loss over the parts of a batch; that loss, and the losses of each part."""
         *first, last = parts
-        done = []
+        losses = []
         if first:
             with self._without_synchronising(phase):
-                done = [self._backward(phase, part, len(parts)) for part in first]
-        done.append(self._backward(phase, last, len(parts)))
-        shares = [share for share, _ in done]
-        return sum(shares[1:], start=shares[0]), [losses for _, losses in done]
+                losses = [self._backward(phase, part, len(parts)) for part in first]
+        losses.append(self._backward(phase, last, len(parts)))
+        if not first:
+            return losses[0]["loss"], losses
+        return torch.stack([part["loss"] for part in losses]).mean(), losses
 
-    def _backward(self, phase: str, batch: Batch, num_parts: int) -> tuple[Tensor, Losses]:
+    def _backward(self, phase: str, batch: Batch, num_parts: int) -> Losses:
         with self._autocast():
             losses: Losses = self._modules[phase](batch)
             loss = losses["loss"] if num_parts == 1 else losses["loss"] / num_parts
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
-        return loss.detach(), {name: value.detach() for name, value in losses.items()}
+        return {name: value.detach() for name, value in losses.items()}
 
     def metrics(self, batch: Batch) -> Mapping[str, Tensor]:
         """The metrics of this rank's samples, one value each."""

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from merlin.errors import UsageError
 from merlin.shards.format.splits import split_indices
-from merlin.train.loading.order import EpochOrder, EpochSteps, Partition, Permutation, derive_seed
+from merlin.train.loading.order import (
+    EpochOrder,
+    EpochSteps,
+    Partition,
+    Permutation,
+    derive_seed,
+    positions_of,
+)
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -134,7 +141,7 @@ def taken(schedule: EpochSteps, consumed: int = 0, steps: int | None = None) -> 
         assert len({(step.lo, step.hi) for step in ranks}) == 1
         for step in ranks:
             valid = step.num_valid(schedule.size)
-            positions += step.positions(schedule.size)[:valid].tolist()
+            positions += positions_of([step], schedule.size)[:valid].tolist()
         consumed = ranks[0].hi
     return positions, consumed
 
@@ -155,7 +162,9 @@ def test_batches_are_whole_but_for_the_last(schedule, drop):
         steps = list(schedule.steps(0, rank))
         assert len(steps) == schedule.num_steps()
         whole = steps if drop or schedule.pad_last else steps[:-1]
-        assert all(step.num == len(step.positions(schedule.size)) == schedule.batch_size for step in whole)
+        assert all(
+            step.num == len(positions_of([step], schedule.size)) == schedule.batch_size for step in whole
+        )
 
 
 @given(schedule=schedules)
