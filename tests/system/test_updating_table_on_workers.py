@@ -41,6 +41,8 @@ def test_what_edits_run_again_on_workers(home: Home, tmp_path: Path, any_redis: 
         other.env["HOME"] = home.env["HOME"]  # one user, whose workers they are
         other.write(edited_together(names)[0] + WORKERS)
         new.append(other.run())
+        # one after another: a worker keeps the processes of eight studies with functions, and starts them for more
+        wait(new[-1])
     before = contents(wait(study))
     for names, fresh in zip(TOGETHER, new, strict=True):
         text, expected = edited_together(names)
