@@ -39,10 +39,10 @@ from merlin.spec.model import Autoscale
 from merlin.views.demand import QueueDemand
 
 LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
-HURRIED_S = 0.2  # the same while a probe runs, and after the work is done
+HURRIED_S = 0.2  # the same while a probe runs, near the end of the work, and after it
 MAX_PAUSE_S = 20.0
 SHARE = 0.05  # of its time that it may spend on looking
-HURRIED_SHARE = 0.25  # the same while a probe runs, and after the work is done
+HURRIED_SHARE = 0.25  # the same while a probe runs, near the end of the work, and after it
 SAY_AGAIN_S = 600.0
 
 
