@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import socket
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.text import count
 from merlin.batch.contract import Allocation
@@ -28,10 +26,17 @@ from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed import launch
 from merlin.execution.distributed.idle_watch import VARIABLE as LEAVE_WHEN_DONE
-from merlin.execution.distributed.launch import Launch, Queues, SpecWorker, WorkerSelection
-from merlin.execution.distributed.node_workers import CORES, NODE, PASSED_ON, place
+from merlin.execution.distributed.launch import Queues, SpecWorker, WorkerSelection
+from merlin.execution.distributed.node_workers import CORES, NODE, place
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.execution.distributed.start import LOGS_DIR, StartedWorker, start, wait_until_alive
+from merlin.execution.distributed.start import (
+    LOGS_DIR,
+    Launch,
+    StartedWorker,
+    pass_signals_on,
+    start,
+    wait_until_alive,
+)
 from merlin.spec.model import Document
 from merlin.views.servers import open_registry, require_reachable
 from merlin.views.workers import short_name, workers_here
@@ -84,6 +89,22 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
             is_launched=self.rank is not None,
         )
 
+    def in_job(self, config: Config, num_nodes: int) -> Launch | None:
+        """The one command that starts all of them on each node of a job that is still to come, of `batch.type`.
+
+        None if only the job can tell: of hosts that `machines` names, variables in arguments, what else it starts.
+        """
+        scheduler, wanted = self.document.batch.type, self.document.merlin.resources.workers.values()
+        has_variables = any("$" in args for args in (self.worker_args, *(w.args for w in wanted)))
+        if has_variables or any(worker.machines for worker in wanted):
+            return None
+        allocation = Allocation(scheduler=scheduler, job="", num_nodes=num_nodes)
+        selection, found = replace(self, nodes=num_nodes, allocation=allocation).launches(config, [])
+        of_others = any(w.batch.type != scheduler or w.batch.launch_pre for w in selection.start)
+        if of_others or len(found) != 1 or found[0].is_local or found[0].num_nodes != num_nodes:
+            return None
+        return found[0]
+
     def _command(
         self, worker: SpecWorker, is_elsewhere: bool, *, config: Config | None, extra_args: tuple[str, ...]
     ) -> list[str]:
@@ -96,14 +117,19 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
         return make(num_cores=usable_cores())
 
 
+def as_for(document: Document, scheduler: str) -> Document:
+    """The spec with this `batch.type`, if there is one."""
+    if not scheduler:
+        return document
+    return document.model_copy(update={"batch": document.batch.model_copy(update={"type": scheduler})})
+
+
 def wanted_workers(document: Document, by_step: Queues, scheduler: str = "", **given: Any) -> WantedWorkers:
     """The workers that are wanted here; `scheduler` replaces the `batch.type` of the spec."""
-    if scheduler:
-        batch = document.batch.model_copy(update={"type": scheduler})
-        document = document.model_copy(update={"batch": batch})
     return WantedWorkers(
-        document=document, by_step=by_step, allocation=allocation_here(os.environ, client=client_here(os.environ)),
-        logs=Path.cwd() / LOGS_DIR, rank=find_rank(os.environ), **given,
+        document=as_for(document, scheduler), by_step=by_step,
+        allocation=allocation_here(os.environ, client=client_here(os.environ)), logs=Path.cwd() / LOGS_DIR,
+        rank=find_rank(os.environ), **given,
     )  # fmt: skip
 
 
@@ -120,7 +146,7 @@ def print_lines(wanted: WantedWorkers, *, as_json: bool) -> None:
 
 
 def _facts(entry: Launch) -> dict[str, Any]:
-    queues = tuple(dict.fromkeys(queue for worker in entry.workers for queue in worker.queues))
+    queues = tuple(dict.fromkeys(chain.from_iterable(entry.queues.values())))
     return {"name": entry.name, "queues": queues, "command": entry.argv}
 
 
@@ -155,7 +181,7 @@ def start_workers(
         environment[LEAVE_WHEN_DONE] = "1"
     known = registry.workers()
     started: list[StartedWorker] = []
-    stay = _pass_signals_on(started) if foreground else None
+    stay = pass_signals_on(started) if foreground else None
     for entry in found:
         started.append(start(entry, logs=wanted.logs, environment=environment, known=known, job=job))
     in_time = wait_until_alive(started, registry.workers, timeout_s=timeout_s)
@@ -192,31 +218,3 @@ def _show(started: list[StartedWorker], config: Config, timeout_s: float) -> Non
                 f"worker {entry.launch.name} (pid {entry.process.pid}) has not reported within {timeout_s:g} s; "
                 f"it goes on trying. Its log: {entry.log}"
             )
-
-
-def _pass_signals_on(started: list[StartedWorker]) -> Callable[[int], int]:
-    """From now on SIGTERM and Ctrl-C become the workers' SIGTERM, which lets them finish their chunks.
-
-    SIGUSR1, the warning of a scheduler, is theirs, too. Returns what waits for the workers and makes an exit code of
-    theirs and the one it is given.
-    """
-    passed: list[signal.Signals] = []
-
-    def send(number: signal.Signals) -> None:
-        for entry in started:
-            with suppress(ProcessLookupError):
-                entry.process.send_signal(number)
-
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        passed.append(PASSED_ON[signal.Signals(number)])
-        send(passed[-1])
-
-    def stay(code: int) -> int:
-        for number in dict.fromkeys(passed):  # perhaps they came before all of the workers were there
-            send(number)
-        codes = [entry.process.wait() for entry in started]
-        return code or int(any(codes))
-
-    for number in PASSED_ON:
-        signal.signal(number, pass_on)
-    return stay

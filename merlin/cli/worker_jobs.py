@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ from merlin.batch.contract import Job, JobState
 from merlin.batch.job_records import JobRecord, JobRecords
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import installed, scheduler_of
+from merlin.cli import job_workers
 from merlin.cli.options import parse_assignments
 from merlin.cli.output import flush, print_json, print_table, remark
+from merlin.cli.starting import WantedWorkers, as_for
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.config.reach import is_loopback
@@ -31,6 +34,7 @@ from merlin.errors import (
 )
 from merlin.execution.distributed.launch import queues_of
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.start import LOGS_DIR
 from merlin.execution.distributed.worker_jobs import (
     PURPOSE,
     WorkerJobs,
@@ -98,6 +102,11 @@ def wanted_jobs(path: Path, options: JobOptions, config: Config | None) -> Wante
             f"set it to the scheduler, or give --scheduler {(installed() or ['slurm'])[0]}"
         )
     given = {key: value for key in ("queue", "bank") if (value := getattr(options, key))}
+    workers = WantedWorkers(
+        document=as_for(document, name), by_step=by_step, steps=options.steps, nodes=None,
+        worker_args=options.worker_args, level=options.level, allocation=None, logs=Path.cwd() / LOGS_DIR,
+        rank=None,
+    )  # fmt: skip
     jobs = WorkerJobs(
         target=path.absolute(),
         study=document.description.name,
@@ -108,9 +117,19 @@ def wanted_jobs(path: Path, options: JobOptions, config: Config | None) -> Wante
         records=JobRecords(jobs_folder(path)),
         directory=Path.cwd(),
         level=options.level,
+        direct_words=partial(_direct_words, workers, config),
     )
     queues = queues_of(by_step, options.steps)
     return WantedJobs(path=path, document=document, queues=queues, jobs=jobs, options=options)
+
+
+def _direct_words(workers: WantedWorkers, config: Config | None, num_nodes: int) -> Sequence[str]:
+    """Python's words for a job of so many nodes, if what it starts is known before."""
+    launch = workers.in_job(config, num_nodes) if config else None
+    if config is None or launch is None:
+        return ()
+    servers = dict.fromkeys([config.broker.address, config.backend.address])
+    return [job_workers.__name__, *job_workers.words(servers, launch)]
 
 
 def require_keyed_config() -> Config:

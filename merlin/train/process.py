@@ -7,6 +7,7 @@ is what `merlin train` starts for each rank; under torchrun, `merlin train` itse
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -125,6 +126,10 @@ def open_loop(
             log = MetricsLog(directory.path, trainer.step, note)
             stack.callback(log.close)
             loop.listeners += [log, Reporter(observer, trainer.index, trainer.step, trainer.num_steps)]
+        # else now and then a step would take a tenth of a second longer, to look at all that PyTorch has loaded, and
+        # other trainers and ranks would wait for it
+        gc.freeze()
+        stack.callback(gc.unfreeze)
         yield loop
 
 

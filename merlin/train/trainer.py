@@ -23,7 +23,7 @@ from merlin.train.losses import LossRecord
 from merlin.train.models.base import Shapes, Trainee
 from merlin.train.optim import lr_factor, set_lr
 from merlin.train.parallel.mesh import Mesh
-from merlin.train.random_state import random_state, seed_all, set_random_state
+from merlin.train.random_state import random_state, seed_all, seed_torch, set_random_state
 from merlin.train.widths import Widths
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ class Trainer:
                 torch.no_grad(),
                 contextlib.nullcontext() if average is None else average.applied(),
             ):
-                torch.manual_seed(derive_seed(_EVALUATE, self.config.seed))
+                seed_torch(derive_seed(_EVALUATE, self.config.seed), self.device)
                 loader.seek(0)
                 for batch in loader:
                     num = len(next(iter(batch.values())))

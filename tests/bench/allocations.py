@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from measure import HERE, MERLIN, SPECS, fresh, median, only_workspace, ratio
@@ -85,8 +86,10 @@ def _variables(folder: Path, num: int, task_s: float) -> list[str]:
     return ["--vars", f"OUTPUT_PATH={folder}", f"N_SAMPLES={num}", f"SLEEP={task_s}"]
 
 
-def _autoscaled(site: Site, num: int, task_s: float, max_nodes: int = 3) -> Callable[[Path], None]:
-    caps = ("--max", str(max_nodes), "--nodes", str(min(2, max_nodes)))
+def _autoscaled(
+    site: Site, num: int, task_s: float, max_nodes: int = 3, nodes_per_job: int = 2
+) -> Callable[[Path], None]:
+    caps = ("--max", str(max_nodes), "--nodes", str(min(nodes_per_job, max_nodes)))
 
     def act(folder: Path) -> None:
         site.merlin("run", str(SPEC), *_variables(folder, num, task_s), cwd=folder)
@@ -240,7 +243,7 @@ def _one_job_after_another(site: Site, num: int, task_s: float) -> Callable[[Pat
 def allocations_compared(tmp: Path, rounds: int, num: int) -> list[Row]:
     """The same samples by four ways, in turn."""
     ways = {
-        "ours": _autoscaled,
+        "ours": partial(_autoscaled, nodes_per_job=3),  # as the script by hand
         "a job per sample, as Maestro": _job_per_sample,
         "workers by a hand-written sbatch": _by_hand,
         "dask-jobqueue, adaptive": _by_dask,

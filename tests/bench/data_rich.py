@@ -199,8 +199,11 @@ class Recipe:
 
 
 def stretches(draws: np.random.Generator, pace: NDArray[np.float64], num: int, trainers: int) -> Any:
-    """Seconds of a step (num, trainers): in each row of stretches that followed each other."""
-    first = draws.integers(len(pace) - trainers + 1, size=num)
+    """Seconds of a step (num, trainers): in each row of stretches that followed each other.
+
+    Not of the first stretch, which is the start of a run, and takes many times as long.
+    """
+    first = draws.integers(1, len(pace) - trainers + 1, size=num)
     return pace[first[:, None] + np.arange(trainers)]
 
 
@@ -263,6 +266,8 @@ class Play:
 
     def _train(self, num: int) -> None:
         drawn = stretches(self._draws, self.pace, 1, len(self.loops))[0] if len(self.pace) else None
+        if drawn is not None and not self.course.pace:
+            drawn[:] = self.pace[0]  # all of them start at the same time
         for k, loop in enumerate(self.loops):
             if k in self._random:
                 torch.set_rng_state(self._random[k])

@@ -13,7 +13,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from data_rich import LINK, SAMPLES, Course, Recipe, all_reduced, run, simulate, stretches, write_data
+from data_rich import (
+    LINK,
+    SAMPLES,
+    STRETCH,
+    Course,
+    Recipe,
+    all_reduced,
+    run,
+    simulate,
+    stretches,
+    write_data,
+)
 from loss_curves import draw
 from measure import fresh
 from report import Row
@@ -21,7 +32,7 @@ from report import Row
 NOISE = 0.05  # of a scalar's standard deviation
 # as the rule chooses in a process group, and far apart
 AVERAGING = "strategy: averaging, interval: {}, interval_end: {}, lr_scale: {}"
-MERGING = "strategy: random_pairwise, merge: true, interval: 100, lr_scale: 3, tournament_fraction: 0.02"
+MERGING = "strategy: random_pairwise, merge: true, interval: 100, lr_scale: 2.4, tournament_fraction: 0.02"
 ONE = Recipe(1, 32_000, 0.007)
 AVERAGED = {
     2: Recipe(2, 18_000, 0.007, AVERAGING.format(10, 5, 2)),
@@ -90,7 +101,8 @@ class Compared(Runs):
         sent = all_reduced(course.num_parameters, num)
         slowest = stretches(np.random.default_rng(0), np.array(self.one.pace), 10_000, num).max(1).mean()
         step_s = float(slowest) + LINK.seconds(sent, 2)
-        seconds = [step * step_s for step in course.steps]
+        start_s = STRETCH * self.one.pace[0]
+        seconds = [start_s + (step - STRETCH) * step_s for step in course.steps]
         return replace(course, seconds=seconds, sent_bytes=sent * course.steps[-1])
 
 

@@ -36,7 +36,12 @@ class PaperSlurm:
         self.folder = folder
         folder.mkdir()
         (folder / "jobs").touch()
-        for name, text in (("sbatch", _SBATCH), ("squeue", _SQUEUE), ("scancel", _SCANCEL)):
+        for name, text in (
+            ("sbatch", _SBATCH),
+            ("squeue", _SQUEUE),
+            ("scancel", _SCANCEL),
+            ("srun", "#!/bin/sh\nexit 1\n"),
+        ):
             (folder / name).write_text(text.format(folder=folder))
             (folder / name).chmod(0o755)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -56,15 +57,37 @@ def test_a_dry_run_prints_the_script_and_asks_nobody(slurm, capsys):
     header = [line for line in text.splitlines() if line.startswith("#SBATCH")]
     assert {"#SBATCH --nodes=3", "#SBATCH --time=01:00:00", "#SBATCH --account=physics"} <= set(header)
     assert {"#SBATCH --partition=long", "#SBATCH --exclusive"} <= set(header)
-    *_, last = text.splitlines()
+    *_, told, last = text.splitlines()
     here = Path.cwd()
-    assert last == (
-        f"exec {sys.executable} -P -m merlin.cli -lvl INFO run-workers {here}/demo.yaml --foreground "
-        "--scheduler slurm --nodes 3 --steps sim --vars WHO=me"
-    )
+    asked = f"run-workers {here}/demo.yaml --foreground --scheduler slurm --nodes 3 --steps sim --vars WHO=me"
+    assert told == f"# what merlin {asked} starts here:"
+    program, _, launched = last.partition(" -- ")
+    assert program == f"exec {sys.executable} -P -m merlin.cli.job_workers 127.0.0.1:1"
+    assert launched.startswith("srun -N 3 -n 3 --overlap --cpu-bind=none ")
+    (worker,) = json.loads(shlex.split(launched)[-1])["workers"].values()
+    assert [word.rpartition("]_")[2].partition("@")[0] for word in worker if "hot" in word] == ["hot"]
     assert f"cd {here} || exit 1" in text
     assert f"export MERLIN_BROKER_URL={URL}" in text
     assert slurm.calls == []
+
+
+@pytest.mark.parametrize(
+    ("in_spec", "words"),
+    [
+        ("{w: {steps: [all], machines: [node1]}}", ()),
+        ("{w: {steps: [all], batch: {type: flux}}}", ()),
+        ("{a: {steps: [sim], nodes: 1}, b: {steps: [post]}}", ()),
+        ("{w: {steps: [all], args: -n $SLURM_JOB_ID}}", ()),
+        ("{}", ("--worker-args", "-n w.$SLURM_JOB_ID")),
+    ],
+)
+def test_what_only_the_job_knows_is_left_to_it(slurm, capsys, in_spec, words):
+    Path("demo.yaml").write_text(f"{SPEC}merlin: {{resources: {{workers: {in_spec}}}}}\n")
+    *_, last = script_of(capsys, *words).splitlines()
+    start = (
+        f"exec {sys.executable} -P -m merlin.cli -lvl INFO run-workers {Path.cwd()}/demo.yaml --foreground "
+    )
+    assert last.startswith(f"{start}--scheduler slurm --nodes 2")
 
 
 def test_a_dry_run_needs_no_broker(slurm, capsys, monkeypatch):
@@ -94,7 +117,7 @@ def test_a_line_break_in_a_word_is_refused_and_becomes_no_line(slurm, capsys, wo
 
 def test_a_name_of_a_queue_never_becomes_a_line(slurm, capsys):
     Path("demo.yaml").write_text(SPEC.replace("task_queue: hot", 'task_queue: "a\\n#SBATCH --wrap=evil"'))
-    assert not [line for line in script_of(capsys).splitlines() if "evil" in line]
+    assert not [line for line in script_of(capsys).splitlines() if line.startswith("#") and "evil" in line]
 
 
 def test_without_a_scheduler_it_says_how_to_choose_one(slurm, capsys):

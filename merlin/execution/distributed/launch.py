@@ -20,6 +20,7 @@ from merlin.batch.registry import scheduler_of
 from merlin.config.model import QUEUE_TAG
 from merlin.errors import UsageError
 from merlin.execution.distributed import node_workers
+from merlin.execution.distributed.start import Launch
 
 if TYPE_CHECKING:
     from merlin.batch.contract import Allocation, Scalar
@@ -55,27 +56,6 @@ class Skipped(Struct, frozen=True, kw_only=True):
 class WorkerSelection(Struct, frozen=True, kw_only=True):
     start: tuple[SpecWorker, ...]
     skipped: tuple[Skipped, ...]
-
-
-class Launch(Struct, frozen=True, kw_only=True):
-    """A command that starts workers: one of them here, or all of `workers` on each of some nodes.
-
-    `note` explains a decision to the user.
-    """
-
-    argv: tuple[str, ...]
-    workers: tuple[SpecWorker, ...]
-    num_nodes: int = 1
-    is_local: bool = True  # the process is the worker itself, not a launcher
-    note: str = ""
-
-    @property
-    def name(self) -> str:
-        return "+".join(worker.name for worker in self.workers)
-
-    @property
-    def num_workers(self) -> int:
-        return len(self.workers) * self.num_nodes
 
 
 def queues_by_step(document: Document) -> Queues:
@@ -274,13 +254,16 @@ def launches(
             shared.setdefault(key, []).append(worker)
             continue
         note = _why_here(worker, allocation, words)
-        here.append(Launch(argv=tuple(command(worker, False)), workers=(worker,), note=note))
+        here.append(
+            Launch(argv=tuple(command(worker, False)), queues={worker.name: worker.queues}, note=note)
+        )
     for (shell, before, _, *launcher), group in shared.items():
         argv = [*launcher, *node_workers.command({w.name: command(w, True) for w in group}, logs)]
         if before:  # text of the user, for the user's shell
             argv = [*shlex.split(shell), "-c", f"{before} {shlex.join(argv)}"]
         num_nodes = _num_nodes(group[0], allocation)
-        here.append(Launch(argv=tuple(argv), workers=tuple(group), num_nodes=num_nodes, is_local=False))
+        queues = {worker.name: worker.queues for worker in group}
+        here.append(Launch(argv=tuple(argv), queues=queues, num_nodes=num_nodes, is_local=False))
     return here
 
 

@@ -37,6 +37,11 @@ def command(workers: Mapping[str, Sequence[str]], logs: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "merlin.execution.distributed.node_workers", what]
 
 
+def names(argv: Sequence[str]) -> tuple[str, ...]:
+    """The names of the workers that a line which ends with a `command` starts."""
+    return tuple(json.loads(argv[-1])["workers"])
+
+
 def place(here: Here) -> str:
     """What the names of the workers of this node end with: "1234.node7" in job 1234, else "node7".
 

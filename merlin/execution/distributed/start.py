@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
 from merlin.errors import ExecutionError
+from merlin.execution.distributed.node_workers import PASSED_ON
 from merlin.execution.shell import read_tail
 
 if TYPE_CHECKING:
-    from merlin.execution.distributed.launch import Launch
     from merlin.execution.distributed.registry import WorkerInfo
 
 LOGS_DIR = "merlin_logs"  # in the current directory
 POLL_S = 0.1
 MAX_NAME = 100  # characters of a log's name
+
+
+class Launch(Struct, frozen=True, kw_only=True):
+    """A command that starts workers: one of them here, or all of them on each of some nodes.
+
+    `note` explains a decision to the user.
+    """
+
+    argv: tuple[str, ...]
+    queues: Mapping[str, tuple[str, ...]]  # by the name of a worker
+    num_nodes: int = 1
+    is_local: bool = True  # the process is the worker itself, not a launcher
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        return "+".join(self.queues)
+
+    @property
+    def num_workers(self) -> int:
+        return len(self.queues) * self.num_nodes
 
 
 class StartedWorker(Struct, kw_only=True):
@@ -100,7 +124,7 @@ def reports_of(entry: StartedWorker, reported: Sequence[WorkerInfo]) -> list[Wor
     if entry.launch.is_local:
         host = socket.gethostname()
         return [w for w in reported if w.pid == entry.process.pid and w.host == host]
-    starts = tuple(f"{worker.name}." for worker in entry.launch.workers)
+    starts = tuple(f"{name}." for name in entry.launch.queues)
     return [
         w
         for w in reported
@@ -116,3 +140,31 @@ def describe_exit(entry: StartedWorker) -> str:
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
     last = "\n    ".join(read_tail(str(entry.log), entry.log_start).strip().splitlines())
     return f"{how}; its log {entry.log} " + (f"ends with:\n    {last}" if last else "is empty")
+
+
+def pass_signals_on(started: list[StartedWorker]) -> Callable[[int], int]:
+    """From now on SIGTERM and Ctrl-C become the workers' SIGTERM, which lets them finish their chunks.
+
+    SIGUSR1, the warning of a scheduler, is theirs, too. Returns what waits for the workers and makes an exit code of
+    theirs and the one it is given.
+    """
+    passed: list[signal.Signals] = []
+
+    def send(number: signal.Signals) -> None:
+        for entry in started:
+            with suppress(ProcessLookupError):
+                entry.process.send_signal(number)
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        passed.append(PASSED_ON[signal.Signals(number)])
+        send(passed[-1])
+
+    def stay(code: int) -> int:
+        for number in dict.fromkeys(passed):  # perhaps they came before all of the workers were there
+            send(number)
+        codes = [entry.process.wait() for entry in started]
+        return code or int(any(codes))
+
+    for number in PASSED_ON:
+        signal.signal(number, pass_on)
+    return stay

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,8 @@ class WorkerJobs(Struct, frozen=True, kw_only=True):
     exported: Mapping[str, str]  # variables that the script sets
     records: JobRecords
     directory: Path  # where it was submitted: the workers' logs lie there
+    # of Python, to start the workers of so many nodes; () if only the job can tell what to start
+    direct_words: Callable[[int], Sequence[str]] = lambda num_nodes: ()
     level: str = "INFO"  # of the logs
 
     def request(
@@ -122,11 +124,11 @@ class WorkerJobs(Struct, frozen=True, kw_only=True):
         return self.batch.shell.split()[0]
 
     def _body(self, request: JobRequest) -> str:
-        command = [
-            *(sys.executable, "-P", "-m", "merlin.cli", "-lvl", self.level),
-            *("run-workers", str(self.target), "--foreground"),
-            *("--scheduler", self.scheduler.name, "--nodes", str(request.nodes), *self.words),
-        ]
+        asked = ["run-workers", str(self.target), "--foreground"]
+        asked += ["--scheduler", self.scheduler.name, "--nodes", str(request.nodes), *self.words]
+        python = [sys.executable, "-P", "-m"]
+        direct = self.direct_words(request.nodes)
+        command = [*python, *(direct or ["merlin.cli", "-lvl", self.level, *asked])]
         lines = [f"cd {_quoted(str(self.directory))} || exit 1"]
         lines += [f"export {name}={_quoted(value)}" for name, value in self.exported.items()]
         if sys.prefix != sys.base_prefix:  # a virtual environment
@@ -134,6 +136,8 @@ class WorkerJobs(Struct, frozen=True, kw_only=True):
                 f"export VIRTUAL_ENV={_quoted(sys.prefix)}",
                 f'export PATH={_quoted(str(Path(sys.executable).parent))}:"$PATH"',
             ]
+        if direct:
+            lines.append("# what merlin " + " ".join(_quoted(word) for word in asked) + " starts here:")
         return "\n".join([*lines, "exec " + " ".join(_quoted(word) for word in command)])
 
 

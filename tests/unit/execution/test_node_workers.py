@@ -69,8 +69,9 @@ def test_a_name_says_the_job_and_the_node_as_the_scheduler_calls_them():
     ]
 
 
-def test_the_program_of_a_node_imports_little():
-    script = "import sys, merlin.execution.distributed.node_workers; print(*sys.modules)"
+@pytest.mark.parametrize("program", ["merlin.execution.distributed.node_workers", "merlin.cli.job_workers"])
+def test_the_programs_of_a_job_import_little(program):
+    script = f"import sys, {program}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     heavy = {"pydantic", "redis", "celery", "yaml", "numpy", "asyncio"}
     assert {name.split(".")[0] for name in done.stdout.split()} & heavy == set()
