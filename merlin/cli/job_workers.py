@@ -2,8 +2,8 @@
 
     python -P -m merlin.cli.job_workers login1:6379 -- srun -N 2 … merlin.execution.distributed.node_workers '{…}'
 
-It starts what `merlin run-workers SPEC --foreground` would start, by the command that this has made when the job was
-submitted. It imports little: nodes are paid for from their first second, and reading a spec takes half of one.
+It starts what `merlin run-workers SPEC --foreground` would start. The command was made when the job was submitted. This
+program imports little: nodes are paid for from their first second, and reading a spec takes half of one.
 """
 
 from __future__ import annotations

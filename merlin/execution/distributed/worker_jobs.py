@@ -62,7 +62,7 @@ class WorkerJobs(Struct, frozen=True, kw_only=True):
     exported: Mapping[str, str]  # variables that the script sets
     records: JobRecords
     directory: Path  # where it was submitted: the workers' logs lie there
-    # of Python, to start the workers of so many nodes; () if only the job can tell what to start
+    # arguments of Python that start workers on so many nodes; () if only the job can tell what to start
     direct_words: Callable[[int], Sequence[str]] = lambda num_nodes: ()
     level: str = "INFO"  # of the logs
 
