@@ -22,14 +22,8 @@ from merlin.batch.cores import usable_cores
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.walltime import as_clock
 from merlin.cli.output import remark
-from merlin.cli.worker_jobs import (
-    JobOptions,
-    WantedJobs,
-    require_keyed_config,
-    stop_jobs,
-    wanted_jobs,
-    warn_of_servers,
-)
+from merlin.cli.submitting import JobOptions, WantedJobs, require_keyed_config, wanted_jobs, warn_of_servers
+from merlin.cli.worker_jobs import stop_jobs
 from merlin.errors import UsageError, WorkspaceError, command_line
 from merlin.execution.distributed.autoscaler import POLLS_PER_MINUTE, Autoscaler
 from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, walltime_of

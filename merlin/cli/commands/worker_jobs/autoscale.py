@@ -56,7 +56,7 @@ def autoscale(
     The spec's block batch.autoscale has the same settings.
     """
     from merlin.cli.autoscaling import GivenCaps, scale
-    from merlin.cli.worker_jobs import JobOptions
+    from merlin.cli.submitting import JobOptions
 
     options = JobOptions(level=str(context.obj or "INFO"), **given)
     caps = GivenCaps(

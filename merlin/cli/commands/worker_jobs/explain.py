@@ -27,6 +27,6 @@ def explain(assignments: tuple[str, ...], **given: Any) -> None:
 
     For a spec, your open studies on its queues are looked at. Exits with 0 if something runs, else with 1.
     """
-    from merlin.cli.worker_jobs import show_explanation
+    from merlin.cli.explaining_workers import show_explanation
 
     sys.exit(show_explanation(variables=parse_assignments(assignments), **given))
