@@ -71,20 +71,26 @@ class Upkeep:
             self._thread.join(timeout=STOP_S)
 
     def _loop(self) -> None:
-        while not self._stop.wait(self._pause_s(time.monotonic())):
+        ticked = time.monotonic()
+        while not self._stop.wait(min(IDLE_TICK_S, TICK_S)):
+            now = time.monotonic()
+            if not self._is_due(now, ticked):
+                continue
             try:
-                self.tick(time.monotonic())
+                self.tick(now)
             except MerlinError as error:
                 self._log(error)
             except Exception:
                 log.exception("housekeeping failed")
+            ticked = time.monotonic()
 
-    def _pause_s(self, now: float) -> float:
-        """Seconds until the next tick."""
+    def _is_due(self, now: float, ticked: float) -> bool:
+        """Whether the next tick is due: it asks Redis, which looking for chunks that run does not."""
         if self._runs.all():
             self._ran_at = now
-            return TICK_S
-        return IDLE_TICK_S if now - self._ran_at < JUST_IDLE_S else TICK_S
+        elif now - self._ran_at < JUST_IDLE_S:
+            return True
+        return now - ticked >= TICK_S
 
     def _log(self, error: MerlinError) -> None:
         """Log an error, but not the same text again within `LOG_AGAIN_S`."""

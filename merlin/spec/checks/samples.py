@@ -88,7 +88,7 @@ _EXAMPLES = {"num": "e.g. num: 1000", "bounds": "e.g. bounds: {X0: [0, 1]}, one 
 
 def _check_bounds(bounds: Entry, method: str, labels: list[str], findings: Findings) -> None:
     for name, pair in bounds.mapping.items():
-        if name not in labels:
+        if labels and name not in labels:  # without any, that is the finding
             message = f"bounds name {name!r}, which is no column of the samples"
             hint = allowed(name, labels, "columns")
             findings.error(pair.key_place, message, text=name, hint=hint, code="bounds")

@@ -230,6 +230,7 @@ def test_a_slip_in_a_key_of_the_description_is_a_warning(tmp_path: Path) -> None
         ("file: a.npy\ncolumn_labels: [MERLIN_SAMPLE_ID]", 9, 21, "reserved"),
         ("file: a.npy\ncolumn_labels: []", 9, 5, "empty"),
         ("file: a.npy", 7, 3, "missing"),
+        ("generate: {method: sobol, num: 8, bounds: {X: [0, 1]}}\ncolumn_labels: []", 9, 5, "empty"),
         ("column_labels: [X]", 7, 3, "missing"),
         ("generate: {cmd: x}\ncolumn_labels: [X]", 7, 3, "missing"),
         ("generate: {method: sobol, num: 8}\ncolumn_labels: [X]", 8, 5, "missing"),
