@@ -31,7 +31,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 PICTURES = DOCS / "images"
 MAX_BYTES = 200_000
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium", "chromium-headless-shell", "chromium-browser", "google-chrome")
 WAIT_MS = 600_000
 SEEN_IMAGES_ARE_THERE = """() => [...document.images].every(
   (image) => image.complete || image.getBoundingClientRect().top > innerHeight)"""

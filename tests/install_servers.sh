@@ -14,7 +14,7 @@ done
 [ -x /usr/sbin/ip ] || command -v ip > /dev/null || missing+=(iproute2)
 command -v nsenter > /dev/null || missing+=(util-linux)
 command -v mpicc > /dev/null || missing+=(openmpi-bin libopenmpi-dev)
-command -v chromium > /dev/null || missing+=(chromium fonts-dejavu-core)
+command -v chromium-headless-shell > /dev/null || command -v chromium > /dev/null || missing+=(chromium-headless-shell fonts-dejavu-core)
 command -v cc > /dev/null || missing+=(gcc libc6-dev)
 [ ${#missing[@]} -gt 0 ] || exit 0
 

@@ -19,6 +19,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pytest
+from browser import CHROMIUM, FLAGS
 from commands import run_merlin
 from waiting import wait_until
 
@@ -28,9 +29,8 @@ pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-CHROMIUM = "/usr/bin/chromium"
-if not Path(CHROMIUM).exists() and not os.environ.get("CI"):
-    pytest.skip(f"{CHROMIUM} is not installed", allow_module_level=True)
+if CHROMIUM is None and not os.environ.get("CI"):
+    pytest.skip("chromium is not installed", allow_module_level=True)
 
 expect.set_options(timeout=60_000)
 
@@ -165,8 +165,7 @@ class Visit:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from browser import CHROMIUM, FLAGS
 
 SPEC = """\
 description: {name: springs, description: Damped springs}
@@ -69,7 +70,7 @@ def test_the_report_of_a_study_is_small_and_says_what_became_of_it(report: Path)
     assert "With STIFFNESS from 7" in words, "the failures lie where the springs are stiff"
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+@pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="needs Debian's chromium")
 def test_a_browser_shows_it_without_network_scripts_and_barriers(report: Path, tmp_path: Path) -> None:
     from axe_playwright_python.sync_playwright import Axe
     from playwright.sync_api import sync_playwright
@@ -77,9 +78,7 @@ def test_a_browser_shows_it_without_network_scripts_and_barriers(report: Path, t
     asked: list[str] = []
     said: list[str] = []
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(color_scheme="light", viewport={"width": 1160, "height": 900})
         page.on("request", lambda request: asked.append(request.url))
         page.on("console", lambda message: said.append(message.text))
