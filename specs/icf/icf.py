@@ -42,11 +42,13 @@ def design(inputs: Mapping[str, Array]) -> implosion.Design:
 def simulate(inputs: Mapping[str, Array], context: Any) -> dict[str, Array]:
     """Run the implosions of a chunk; every result has the samples as its first axis."""
     num = len(inputs["trans_u"])
-    parts = [
-        _simulate_block({label: values[rows] for label, values in inputs.items()}) for rows in _blocks(num)
-    ]
-    # `pop` frees each field's parts as soon as they are joined: a large chunk is never held twice.
-    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    results: dict[str, Array] = {}
+    for rows in _blocks(num):
+        for name, part in _simulate_block({label: values[rows] for label, values in inputs.items()}).items():
+            if name not in results:
+                results[name] = np.empty((num, *part.shape[1:]), part.dtype)
+            results[name][rows] = part
+    return results
 
 
 def _blocks(num: int) -> Iterator[slice]:

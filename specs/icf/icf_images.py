@@ -33,25 +33,35 @@ def harmonics(x: Array, y: Array, z: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class _Rays:
-    """The cubic grid of a line of sight, in pixels from the centre; axes (depth, image row, image column)."""
+    """The middle of a line of sight's cubic grid, contiguous, in pixels; axes (depth, image row, image column).
 
-    square_radius: Array  # (64, 64, 64) float32
-    harmonics: Array  # (3, 64, 64, 64) float32
+    Where the columns right of the centre see what those left of it see, only the left ones are here.
+    """
+
+    square_radius: Array  # (2 reach, 2 reach, 2 reach or reach) float32
+    harmonics: Array  # (3, 2 reach, 2 reach, 2 reach or reach) float32
+    mirrored: bool
 
 
 @cache
-def _rays(line_of_sight: tuple[float, float]) -> _Rays:
+def _rays(line_of_sight: tuple[float, float], reach: int) -> _Rays:
     """Columns run along the unit vector of phi, rows along that of theta, depth to the detector."""
     theta, phi = radians(line_of_sight[0]), radians(line_of_sight[1])
     right = np.array([-sin(phi), cos(phi), 0.0])
     down = np.array([cos(theta) * cos(phi), cos(theta) * sin(phi), -sin(theta)])
     toward = np.array([sin(theta) * cos(phi), sin(theta) * sin(phi), cos(theta)])
-    axis = np.arange(PIXELS) - 0.5 * (PIXELS - 1)
+    axis = np.arange(2 * reach) - 0.5 * (2 * reach - 1)
     depth, row, column = np.meshgrid(axis, axis, axis, indexing="ij")
     square = row**2 + column**2 + depth**2
     point = [row * down[k] + column * right[k] + depth * toward[k] for k in range(3)]
-    direction = [component / np.sqrt(square) for component in point]
-    return _Rays(square.astype(np.float32), harmonics(*direction).astype(np.float32))
+    basis = harmonics(*[component / np.sqrt(square) for component in point]).astype(np.float32)
+    mirrored = bool((basis == basis[..., ::-1]).all())
+    columns = slice(0, reach if mirrored else 2 * reach)
+    return _Rays(
+        np.ascontiguousarray(square[..., columns], np.float32),
+        np.ascontiguousarray(basis[..., columns]),
+        mirrored,
+    )
 
 
 @cache
@@ -123,19 +133,21 @@ def render(snapshot: Snapshot) -> dict[tuple[float, float], Array]:
         reach = int(min(PIXELS // 2, np.ceil(1.02 * extent[i] * snapshot.radius[i] / PIXEL_SIZE) + 1))
         inside = slice(PIXELS // 2 - reach, PIXELS // 2 + reach)
         for los, image in images.items():
-            image[i, inside, inside] = _project(_rays(los), inside, size, snapshot.modes[:, i], table)
+            rays = _rays(los, reach)
+            half = _project(rays, size, snapshot.modes[:, i], table)
+            both = (half, half[:, ::-1]) if rays.mirrored else (half,)
+            image[i, inside, inside] = np.concatenate(both, axis=1)
     return images
 
 
-def _project(rays: _Rays, inside: slice, size: float, modes: Array, table: Array) -> Array:
-    """Sum the emission along the depth of the part of the grid that the hot spot can reach."""
-    cube = (inside, inside, inside)
+def _project(rays: _Rays, size: float, modes: Array, table: Array) -> Array:
+    """Sum the emission along the depth: (rows, columns, 4)."""
     exponent = (-2.0 * modes).astype(np.float32)
-    square = exponent[0] * rays.harmonics[0][cube]
-    square += exponent[1] * rays.harmonics[1][cube]
-    square += exponent[2] * rays.harmonics[2][cube]
+    square = exponent[0] * rays.harmonics[0]
+    square += exponent[1] * rays.harmonics[1]
+    square += exponent[2] * rays.harmonics[2]
     np.exp(square, out=square)
-    square *= rays.square_radius[cube]  # now x^2 * size^2
+    square *= rays.square_radius  # now x^2 * size^2
     square *= np.float32((TABLE_SIZE - 1) / ((1.0 + 2.0 / size) * size**2))
     np.minimum(square, np.float32(TABLE_SIZE - 1), out=square)
     square += np.float32(0.5)

@@ -1,23 +1,26 @@
 """Trainers that average or merge their models, where samples are so many that one trainer cannot see them often.
 
-The 15 scalars of the ICF study from its five inputs, by the regressor; the targets that are trained on have noise of a
-share of their spread, those of the validation have none. One trainer has all samples; K trainers have a K-th each, and
-their runs are shorter. All trainers of a run live in this process, and train and play in turns. A parallel run is
-modelled: each trainer has a clock, which its seconds of computing move on; in a round all clocks are set to the
-latest, because trainers wait for each other, and what is exchanged travels over `LINK`. What a few steps take is drawn
-from those of the one trainer, which had a core for itself, as each trainer of a cluster has: trainers that take turns
-in one process find the core's caches full of another one's data. All trainers get stretches that followed each other,
-so that a minute in which this machine was slow slows all of them, and does not look as if one waited for another.
-Rounds are measured as they come, in turns.
+The 15 scalars of the ICF study from its five inputs, and an image where asked for, by the regressor; the targets that
+are trained on have noise of a share of their spread, those of the validation have none. One trainer has all samples; K
+trainers have a K-th each, and their runs are shorter. All trainers of a run live in one process, and train and play in
+turns. A parallel run is modelled: each trainer has a clock, which its seconds of computing move on; in a round all
+clocks are set to the latest, because trainers wait for each other, and what is exchanged travels over `LINK`. What a
+few steps take is drawn from those of the one trainer, which had the machine for itself, as each trainer of a cluster
+has: trainers that take turns in one process find the core's caches full of another one's data. All trainers get
+stretches that followed each other, so that a minute in which this machine was slow slows all of them, and does not
+look as if one waited for another. Rounds are measured as they come, in turns.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +42,12 @@ from merlin.train.parallel.world import World
 from merlin.train.prepare import check
 from merlin.train.process import open_loop, set_up_torch
 from merlin.train.reports import Silent
+from merlin.train.results.history import Round
 from merlin.train.tournament.averaging import Total, is_sound
 from merlin.train.tournament.exchange import Mean, OfferedModel
 
 SAMPLES = 205_000
+IMAGE, POOLED = "image_90_0", 4  # of 64 by 64 pixels and 4 channels; so many pixels of a row become one
 STRETCH = 10  # steps that are timed together
 LOGARITHM_FROM = 3.0  # times the least value
 BLOCK = 4096  # implosions that are advanced together
@@ -51,7 +56,7 @@ CONFIG = """
 data: {data}
 directory: {directory}
 seed: {seed}
-model: {{name: regressor, width: 64, depth: 3}}
+model: {{name: regressor, width: {width}, depth: 3}}
 optimizer: {{lr: {lr}}}
 schedule: {{name: cosine}}
 training: {{steps: {steps}, batch_size: {batch}, device: cpu, threads: 1, validate_every: 1000000}}
@@ -79,32 +84,60 @@ def all_reduced(num_values: int, trainers: int) -> float:
     return 2 * (trainers - 1) / trainers * 4 * num_values
 
 
-def simulate(num: int) -> tuple[dict[str, Any], dict[str, Any], float]:
-    """Inputs and scalars of `num` implosions, and samples per second of computing."""
-    import icf
-    import icf_diagnostics
-    import icf_implosion
+def simulate(num: int, with_image: bool = False) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """Inputs and outputs of `num` implosions, and samples per second of computing on one core.
 
+    Outputs are the scalars and, with an image, that of the second line of sight: what 4 by 4 pixels have in common.
+    """
     rng = np.random.default_rng(2026)
     inputs = {
         name: rng.uniform(-reach, reach, num) if reach else rng.uniform(0, 1, num)
         for name, reach in BOUNDS.items()
     }
+    blocks = [
+        {name: values[lo : lo + BLOCK] for name, values in inputs.items()} for lo in range(0, num, BLOCK)
+    ]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        made = list(pool.map(_with_image if with_image else _scalars_alone, blocks))
+    parts, seconds = [values for values, _ in made], sum(s for _, s in made)
+    outputs = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    for name, values in outputs.items():  # yields span decades, whose logarithms are learned far better
+        if values.ndim == 1 and values.min() > 0 and values.max() > LOGARITHM_FROM * values.min():
+            outputs[name] = np.log(values)
+    return inputs, outputs, num / seconds
+
+
+def _scalars_alone(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    import icf
+    import icf_diagnostics
+    import icf_implosion
+
     begin = time.process_time()
-    parts = []
-    for lo in range(0, num, BLOCK):
-        some = {name: values[lo : lo + BLOCK] for name, values in inputs.items()}
-        parts.append(icf_diagnostics.scalars(icf_implosion.implode(icf.design(some)))[0])
-    scalars = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    for name, values in scalars.items():  # yields span decades, whose logarithms are learned far better
-        if values.min() > 0 and values.max() > LOGARITHM_FROM * values.min():
-            scalars[name] = np.log(values)
-    return inputs, scalars, num / (time.process_time() - begin)
+    values, _ = icf_diagnostics.scalars(icf_implosion.implode(icf.design(inputs)))
+    return values, time.process_time() - begin
 
 
-def write_data(folder: Path, inputs: Mapping[str, Any], scalars: Mapping[str, Any], noise: float) -> Path:
-    """A data set whose samples to train on have noise of a share of each scalar's standard deviation."""
-    fields = ", ".join(f"{name}: {{kind: scalar}}" for name in scalars)
+def _with_image(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
+    """Of all that the study's function makes, which is what is timed."""
+    import icf
+
+    begin = time.process_time()
+    made = icf.simulate(inputs, None)
+    seconds = time.process_time() - begin
+    image = made[IMAGE]
+    num, rows, columns, channels = image.shape
+    small = image.reshape(num, rows // POOLED, POOLED, columns // POOLED, POOLED, channels).mean((2, 4))
+    return {name: values for name, values in made.items() if values.ndim == 1} | {IMAGE: small}, seconds
+
+
+def write_data(folder: Path, inputs: Mapping[str, Any], outputs: Mapping[str, Any], noise: float) -> Path:
+    """A data set whose samples to train on have noise of a share of each output's standard deviation.
+
+    Of an image it is that of each channel over all of its pixels and samples.
+    """
+    fields = ", ".join(
+        f"{name}: {{kind: {'scalar' if values.ndim == 1 else 'image'}}}" for name, values in outputs.items()
+    )
     schema = f"inputs: [{', '.join(inputs)}]\nfields: {{{fields}}}\n{SPLITS}\n"
 
     def made(path: Path, values: Mapping[str, Any]) -> Path:
@@ -113,14 +146,18 @@ def write_data(folder: Path, inputs: Mapping[str, Any], scalars: Mapping[str, An
         import_data([path / "samples.npz"], parse_import_schema(schema, Findings("schema")), path / "data")
         return path / "data"
 
-    clean = made(folder / "clean", scalars)
+    clean = made(folder / "clean", outputs)
     if not noise:
         return clean
     ens, rng = open_shards(clean), np.random.default_rng(1)
     rows = ens.sample_id[ens.splits["train"]]
-    noisy = {name: values.copy() for name, values in scalars.items()}
+    noisy = {name: values.copy() for name, values in outputs.items()}
     for values in noisy.values():
-        values[rows] += noise * values.std() * rng.standard_normal(len(rows))
+        spread = values.std(axis=None if values.ndim == 1 else (0, 1, 2))
+        drawn = rng.standard_normal(
+            (len(rows), *values.shape[1:]), np.float32 if values.ndim > 1 else np.float64
+        )
+        values[rows] += (noise * spread * drawn).astype(values.dtype)
     return made(folder / "noisy", noisy)
 
 
@@ -172,6 +209,8 @@ class Course:
     round_s: float = 0.0
     num_values: int = 0  # that a model has, with its moments
     num_parameters: int = 0
+    rounds: list[Round] = field(default_factory=list)  # of pairs
+    best: int = 0  # which trainer has the final loss
 
     @property
     def final(self) -> float:
@@ -195,6 +234,7 @@ class Recipe:
     lr: float  # of one trainer; what trainers exchange is trained with lr_scale times that
     tournament: str = "strategy: none"
     batch: int = 32
+    width: int = 64
     words: tuple[str, ...] = ()  # as on the command line
 
 
@@ -212,8 +252,8 @@ def run(
 ) -> Course:
     """Train all trainers in turns, and look at their losses now and then; their `pace` is that of one alone."""
     text = CONFIG.format(
-        data=data, directory=folder, seed=seed, lr=recipe.lr, steps=recipe.steps, batch=recipe.batch,
-        trainers=recipe.trainers, tournament=recipe.tournament,
+        data=data, directory=folder, seed=seed, width=recipe.width, lr=recipe.lr, steps=recipe.steps,
+        batch=recipe.batch, trainers=recipe.trainers, tournament=recipe.tournament,
     )  # fmt: skip
     prepared = check(parse_config(text, "bench.yaml", recipe.words))
     prepared = replace(prepared, run=prepared.begin())
@@ -292,8 +332,11 @@ class Play:
         latest = max(self.clocks) + LINK.seconds(size, 2)
         for k, loop in enumerate(self.loops):
             begin = time.thread_time()
-            loop.tournament.play(loop.trainer, course.num_rounds)
+            facts = loop.tournament.play(loop.trainer, course.num_rounds)
             taken = time.thread_time() - begin
+            if "kept" in facts and not loop._averages:
+                met = {"partner": facts["partner"], "kept": facts["kept"]}
+                course.rounds.append(Round(course.num_rounds, loop.trainer.step, k, **met))
             self.clocks[k] = latest + taken
             course.round_s += taken
 
@@ -311,3 +354,4 @@ class Play:
         self.course.seconds.append(max(self.clocks))
         losses = [loop.trainer.evaluate(loop.validation)["loss"] for loop in loops]
         self.course.losses.append(min(losses))
+        self.course.best = losses.index(min(losses))

@@ -1,36 +1,69 @@
-"""A picture for docs/tournament.md: loss against modelled time, for each way in which several trainers can work."""
+"""Pictures for docs/tournament.md: loss against time, for each way in which several trainers can work; and lineages."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
-from data_rich import Course
+from merlin.shards.plot.figure import picture_file
+from merlin.train.results.history import History, Round, Trained
+from merlin.train.results.report.lineage import Lineage
 
-PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "tournament-data-rich.svg"
+IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 COLOURS = ("#444444", "#0072b2", "#009e73", "#d55e00", "#999999")  # told apart by those who see few colours
 STYLES = ("-", "-", "--", "-.", ":")
 
 
-def draw(panels: Mapping[str, Mapping[str, Course]], told: str) -> None:
-    """One panel for each number of trainers."""
+class Drawn(Protocol):
+    """Losses at times."""
+
+    @property
+    def seconds(self) -> Sequence[float]: ...
+    @property
+    def losses(self) -> Sequence[float]: ...
+
+
+def draw(
+    name: str,
+    panels: Mapping[str, Mapping[str, Drawn]],
+    what: str,
+    losses: tuple[float, float],
+    time: str = "modelled time, s",
+) -> None:
+    """A panel for each entry; it ends with its first line, or with the longer one of two."""
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
     style = {"svg.hashsalt": "merlin", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
+    columns = min(2, len(panels))
+    num_rows = -(-len(panels) // columns)
     with plt.rc_context(style):
         figure, axes = plt.subplots(
-            -(-len(panels) // 2), 2, figsize=(8.4, 3.1 * -(-len(panels) // 2)), sharey=True, squeeze=False
+            num_rows, columns, figsize=(8.4, 3.1 * num_rows), sharey=True, squeeze=False
         )
+        for panel in list(axes.flat)[len(panels) :]:
+            panel.set_visible(False)
         for panel, (title, lines) in zip(axes.flat, panels.items(), strict=False):
-            for (name, course), colour, kind in zip(lines.items(), COLOURS, STYLES, strict=False):
-                panel.plot(course.seconds, course.losses, kind, color=colour, label=name, linewidth=1.4)
-            panel.set(title=title, xlabel="modelled time, s", yscale="log", ylim=(8e-6, 1e-3))
-        figure.supylabel(f"validation loss, {told}", fontsize=9)
-        _, with_most = max(zip(panels.values(), axes.flat, strict=False), key=lambda both: len(both[0]))
-        with_most.legend(frameon=False, fontsize=8)
+            for (label, course), colour, kind in zip(lines.items(), COLOURS, STYLES, strict=False):
+                panel.plot(course.seconds, course.losses, kind, color=colour, label=label, linewidth=1.4)
+            ends = [course.seconds[-1] for course in lines.values()]
+            panel.set(title=title, xlabel=time, yscale="log", ylim=losses)
+            panel.set_xlim(0, 1.04 * (ends[0] if len(ends) > 2 else max(ends)))
+            panel.legend(frameon=False, fontsize=7)
+        figure.supylabel(what, fontsize=9)
         figure.tight_layout()
-        figure.savefig(PICTURE, metadata={"Date": None})
+        figure.savefig(IMAGES / f"{name}.svg", metadata={"Date": None})
         plt.close(figure)
+
+
+def draw_lineage(name: str, rounds: Sequence[Round], trainers: int, best: int = 0) -> None:
+    """Whose model went where in a tournament, as its report draws it."""
+    steps = max(played.step for played in rounds)
+    history = History(
+        trainers=tuple(Trained(k, steps, 0.0, 0.0, "finished") for k in range(trainers)), rounds=tuple(rounds)
+    )
+    section = Lineage(history, (best, steps)).section()
+    (IMAGES / f"{name}.svg").write_text(picture_file(section), encoding="utf-8")

@@ -57,7 +57,7 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "icf_surrogate_ablation": ("icf_surrogate:ablation", 4000),
     "tournament_quality": ("tournament:quality", 2048),
     "tournament_data_rich": ("tournament_data_rich:data_rich", 205_000),
-    "tournament_data_rich_others": ("tournament_data_rich:others", 205_000),
+    "tournament_images": ("tournament_data_rich:images", 105_000),
     "tournament_defaults": ("tournament_data_rich:defaults", 205_000),
     "tournament_link": ("tournament_link:link", 205_000),
     "tournament_overhead": ("tournament:overhead", 20_000),

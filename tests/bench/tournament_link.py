@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from data_rich import SAMPLES, simulate, write_data
+from loss_curves import draw
 from measure import MERLIN, fresh, median
 from nodes import VirtualNetwork, VirtualNode, virtual_network
 from report import Row
@@ -224,6 +225,9 @@ def link(tmp: Path, rounds: int, num: int) -> list[Row]:
     inputs, scalars, _ = simulate(num)
     data = write_data(tmp, inputs, scalars, NOISE)
     races = [Race.run(tmp, data, seed, num / SAMPLES) for seed in range(rounds)]
+    lines = {"averaging": races[0].averaging, "synchronous data parallel": races[0].synchronous}
+    title = f"{NUM} processes, links of {MBIT} Mbit/s"
+    draw("tournament-link", {title: lines}, "validation loss", (1e-5, 1e-2), time="seconds of the clock")
     ours, other = [race.averaging for race in races], [race.synchronous for race in races]
     return [_to_the_same_loss(races, num), _to_the_end(ours, other), _sent(ours, other)]
 
