@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,22 @@ from merlin.batch.autoscale import Caps, Finish, Move, Submit, Wait
 from merlin.batch.cores import usable_cores
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.walltime import as_clock
-from merlin.cli.output import remark
-from merlin.cli.submitting import JobOptions, WantedJobs, require_keyed_config, wanted_jobs, warn_of_servers
+from merlin.cli.output import print_line, remark
+from merlin.cli.submitting import (
+    JobOptions,
+    WantedJobs,
+    nodes_of,
+    require_keyed_config,
+    wanted_jobs,
+    warn_of_servers,
+)
 from merlin.cli.worker_jobs import stop_jobs
 from merlin.errors import UsageError, WorkspaceError, command_line
 from merlin.execution.distributed.autoscaler import POLLS_PER_MINUTE, Autoscaler
 from merlin.execution.distributed.worker_jobs import AUTOSCALE_LOCK, autoscale_log, walltime_of
 from merlin.execution.refusal_notices import RefusalNotices
 from merlin.execution.walltime import MARGIN_S
-from merlin.spec.model import Autoscale
+from merlin.spec.model import Autoscale, Batch
 from merlin.views.demand import QueueDemand
 
 LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
@@ -43,18 +49,39 @@ SAY_AGAIN_S = 600.0
 class GivenCaps(Struct, frozen=True, kw_only=True):
     """The limits of the command line; None, or "": as the spec has them."""
 
-    min_nodes: int | None
-    max_nodes: int | None
-    max_jobs: int | None
-    backlog: str | None
-    idle: str | None
+    min_nodes: int | None = None
+    max_nodes: int | None = None
+    max_jobs: int | None = None
+    backlog: str | None = None
+    idle: str | None = None
 
 
-def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: bool, as_json: bool) -> int:
-    """Submit and end jobs until the work on the queues is done and the jobs have gone; returns the exit code."""
+def run_in_jobs(workspace: Path, level: str, *, as_json: bool) -> int:
+    """Bring jobs for a published study as its spec says, and report how it ended; returns the exit code."""
+    from merlin.cli.monitoring import follow_all  # after the first job is on its way
+
+    code = scale(
+        workspace, JobOptions(level=level), GivenCaps(), stop_at_end=False, as_json=False, say=remark
+    )
+    return code or follow_all(workspace, {}, (), None, as_json)
+
+
+def scale(
+    path: Path,
+    options: JobOptions,
+    given: GivenCaps,
+    *,
+    stop_at_end: bool,
+    as_json: bool,
+    say: Callable[[str], None] = print_line,
+) -> int:
+    """Submit and end jobs until the work on the queues is done and the jobs have gone; returns the exit code.
+
+    Each decision is said as it is made.
+    """
     config = require_keyed_config()
     wanted = wanted_jobs(path, options, config)
-    caps = caps_of(wanted, given)
+    caps = caps_of(wanted.jobs.batch, options, given)
     warn_of_servers(config)
     most_s = math.inf if caps.walltime_s is None else caps.walltime_s - MARGIN_S
     demand = QueueDemand(config, wanted.queues, most_s)
@@ -66,7 +93,7 @@ def scale(path: Path, options: JobOptions, given: GivenCaps, *, stop_at_end: boo
     scaler = Autoscaler(wanted.jobs, client, caps, demand, clock=time.time, assumed_slots=usable_cores())
     folder = wanted.jobs.records.folder
     folder.mkdir(parents=True, exist_ok=True)
-    diary = Diary(autoscale_log(path), as_json=as_json)
+    diary = Diary(autoscale_log(path), say, as_json=as_json)
     try:
         with locked(folder / AUTOSCALE_LOCK):
             return _rounds(scaler, diary, RefusalNotices(path, wanted.document, remark))
@@ -106,10 +133,10 @@ def _interrupted(scaler: Autoscaler, wanted: WantedJobs, stop_at_end: bool) -> i
     return 130
 
 
-def caps_of(wanted: WantedJobs, given: GivenCaps) -> Caps:
+def caps_of(batch: Batch, options: JobOptions, given: GivenCaps) -> Caps:
     """The limits of the command line, else of batch.autoscale, else of the batch block. Raises UsageError."""
-    block = wanted.document.batch.autoscale or Autoscale()
-    nodes = wanted.options.nodes or block.nodes or wanted.num_nodes
+    block = batch.autoscale or Autoscale()
+    nodes = options.nodes or block.nodes or nodes_of(batch, options)
     most = given.max_nodes or block.max or nodes
     least = block.min if given.min_nodes is None else given.min_nodes
     if least > most:
@@ -120,7 +147,7 @@ def caps_of(wanted: WantedJobs, given: GivenCaps) -> Caps:
         min_nodes=least,
         max_jobs=given.max_jobs or block.jobs,
         nodes_per_job=min(nodes, most),
-        walltime_s=walltime_of(wanted.jobs.batch, wanted.options.walltime or block.walltime or ""),
+        walltime_s=walltime_of(batch, options.walltime or block.walltime or ""),
         backlog_s=None if backlog_s is None else max(1.0, backlog_s),
         idle_s=block.idle if given.idle is None else _seconds(given.idle, "--idle"),
     )
@@ -146,10 +173,10 @@ def _warn_of_long_steps(needs_s: Mapping[str, float], caps: Caps) -> None:
 
 
 class Diary:
-    """Prints decisions, and keeps them as JSON lines; the same reason to wait is told once in a while."""
+    """Says decisions, and keeps them as JSON lines; the same reason to wait is told once in a while."""
 
-    def __init__(self, path: Path, *, as_json: bool) -> None:
-        self._path, self._as_json = path, as_json
+    def __init__(self, path: Path, say: Callable[[str], None], *, as_json: bool) -> None:
+        self._path, self._say, self._as_json = path, say, as_json
         self._last, self._said_at = "", 0.0
 
     def note(self, move: Move) -> None:
@@ -165,10 +192,7 @@ class Diary:
         line = json.dumps(facts)
         with self._path.open("a", encoding="utf-8") as file:  # a line more, of a file that nobody reads back
             file.write(line + "\n")
-        text = line if self._as_json else f"{datetime.fromtimestamp(now):%H:%M:%S} {_text(move)}"
-        print(text, flush=True)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        self._say(line if self._as_json else f"{datetime.fromtimestamp(now):%H:%M:%S} {_text(move)}")
 
 
 def _facts(move: Move) -> dict[str, Any]:

@@ -69,6 +69,11 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def print_line(text: str) -> None:
+    """Print a line on stdout at once, for whoever reads along."""
+    print(text, flush=True)
+
+
 def is_terminal() -> bool:
     """True if a person reads stdout."""
     return sys.stdout is not None and sys.stdout.isatty()

@@ -88,8 +88,8 @@ def hand_over(
     }
 
 
-def show_report(report: dict[str, Any]) -> None:
-    """Print a report for people, on stdout."""
+def show_report(report: dict[str, Any], *, names_workers: bool = True) -> None:
+    """Print a report for people, on stdout; with the commands that start workers, unless they come by themselves."""
     print(f"workspace {report['workspace']}")
     if report["complete"]:
         print(report["note"])
@@ -100,6 +100,13 @@ def show_report(report: dict[str, Any]) -> None:
         done = f" ({report['ok']:,} of them ok)" if report["ok"] else ""
         sent = f"{count(report['planned'], 'task')}{done} in {count(report['published'], 'message')}"
         print(f"published {report['name']}: {sent}, to {report['broker']}")
+    if names_workers:
+        _show_ways(report)
+    print(f"to watch:\n  {report['next']['monitor']}")
+    flush()
+
+
+def _show_ways(report: dict[str, Any]) -> None:
     if report["unserved_queues"]:
         print(f"no worker serves {', '.join(report['unserved_queues'])}; start some:")
     else:
@@ -107,5 +114,3 @@ def show_report(report: dict[str, Any]) -> None:
     print(f"  {report['next']['run-workers']}")
     if "workers" in report["next"]:
         print(f"or in batch jobs:\n  {report['next']['workers']}")
-    print(f"to watch:\n  {report['next']['monitor']}")
-    flush()

@@ -27,6 +27,7 @@ class Work(Struct, frozen=True, kw_only=True):
     ways: Mapping[str, str] = field(default_factory=dict)  # to start workers, if not those of its workspace
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the command, for the report as JSON
     is_named: bool = False  # people have read already where it is
+    brings_workers: bool = False  # its command does, so nobody needs to be told how
 
 
 def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) -> list[dict[str, Any]]:
@@ -54,7 +55,7 @@ def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) ->
         if not as_json and config is None:
             execute.show_report(report, names_workspace=not work.is_named)
         elif not as_json:
-            publishing.show_report(report)
+            publishing.show_report(report, names_workers=not work.brings_workers)
         if report["exit_code"] == execute.EXIT_INTERRUPTED:
             break
     return reports

@@ -29,7 +29,7 @@ from merlin.execution.distributed.worker_jobs import (
     unexported,
     walltime_of,
 )
-from merlin.spec.model import Document
+from merlin.spec.model import Batch, Document
 from merlin.views.servers import require_reachable
 from merlin.views.workers import load_workers
 
@@ -45,24 +45,21 @@ class WantedJobs(Struct, frozen=True, kw_only=True):
 
     @property
     def num_nodes(self) -> int:
-        nodes = self.options.nodes or self.document.batch.nodes or 1
-        if not isinstance(nodes, int):
-            raise UsageError(f"batch: nodes must be a number, not {nodes!r}; or give --nodes")
-        return nodes
+        return nodes_of(self.document.batch, self.options)
 
 
 class JobOptions(Struct, frozen=True, kw_only=True):
     """The options that `submit` and `autoscale` share."""
 
-    nodes: int | None
-    walltime: str
-    queue: str
-    bank: str
-    scheduler: str
-    steps: tuple[str, ...]
-    worker_args: str
-    assignments: tuple[str, ...]
-    level: str
+    nodes: int | None = None
+    walltime: str = ""
+    queue: str = ""
+    bank: str = ""
+    scheduler: str = ""
+    steps: tuple[str, ...] = ()
+    worker_args: str = ""
+    assignments: tuple[str, ...] = ()
+    level: str = "INFO"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -70,6 +67,14 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         words = ["--steps", *self.steps] if self.steps else []
         words += ["--worker-args", self.worker_args] if self.worker_args else []
         return (*words, *(("--vars", *self.assignments) if self.assignments else ()))
+
+
+def nodes_of(batch: Batch, options: JobOptions) -> int:
+    """Nodes of a job. Raises UsageError."""
+    nodes = options.nodes or batch.nodes or 1
+    if not isinstance(nodes, int):
+        raise UsageError(f"batch: nodes must be a number, not {nodes!r}; or give --nodes")
+    return nodes
 
 
 def wanted_jobs(path: Path, options: JobOptions, config: Config | None) -> WantedJobs:

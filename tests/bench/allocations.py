@@ -89,11 +89,10 @@ def _variables(folder: Path, num: int, task_s: float) -> list[str]:
 def _autoscaled(
     site: Site, num: int, task_s: float, max_nodes: int = 3, nodes_per_job: int = 2
 ) -> Callable[[Path], None]:
-    caps = ("--max", str(max_nodes), "--nodes", str(min(nodes_per_job, max_nodes)))
+    caps = (f"MAX_NODES={max_nodes}", f"NODES={min(nodes_per_job, max_nodes)}")
 
     def act(folder: Path) -> None:
-        site.merlin("run", str(SPEC), *_variables(folder, num, task_s), cwd=folder)
-        site.merlin("workers", "autoscale", str(only_workspace(folder)), *caps, cwd=folder)
+        site.merlin("run", str(SPEC), "--autoscale", *_variables(folder, num, task_s), *caps, cwd=folder)
 
     return act
 

@@ -274,3 +274,20 @@ def test_an_autoscale_without_an_open_study_ends_at_once_and_submits_nothing(ans
 @pytest.mark.parametrize("words", [("--min", "3", "--max", "2"), ("--backlog", "soon")])
 def test_limits_that_make_no_sense_are_refused(answering, capsys, words):
     assert merlin("workers", "autoscale", "demo.yaml", *words) == 2
+
+
+@pytest.mark.parametrize(
+    ("batch", "words", "reason"),
+    [
+        ("type: slurm", ("--local",), "needs a broker"),
+        ("type: slurm", ("--dry",), "needs a broker"),
+        ("type: local", (), "where there are no jobs"),
+        ("type: slurm, autoscale: {min: 3, max: 2}", (), "exclude each other"),
+    ],
+)
+def test_a_study_for_which_no_jobs_can_come_is_not_published(answering, capsys, batch, words, reason):
+    Path("demo.yaml").write_text(SPEC.replace('type: slurm, nodes: 2, walltime: "1:00:00"', batch))
+    assert merlin("run", "demo.yaml", "--autoscale", *words) == 2
+    assert reason in capsys.readouterr().err
+    assert not list(Path.cwd().glob("demo*_2*"))
+    assert answering.calls == []

@@ -25,7 +25,7 @@ from merlin.cli.options import (
     workers_option,
 )
 from merlin.cli.output import remark, warn
-from merlin.errors import command_line
+from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.config.model import Config
@@ -47,8 +47,17 @@ if TYPE_CHECKING:
 )
 @click.option("-o", "--output", type=FOLDER, help="Same as --vars OUTPUT_PATH=DIR.")
 @workers_option
+@click.option(
+    "--autoscale",
+    "scales",
+    is_flag=True,
+    help="Bring worker jobs as merlin workers autoscale does, until the study has ended; limits: batch.autoscale.",
+)
 @json_option
+@click.pass_context
 def run(
+    context: click.Context,
+    /,
     spec: Path,
     assignments: tuple[str, ...],
     options: StudyOptions,
@@ -59,6 +68,7 @@ def run(
     updated: Path | None,
     output: Path | None,
     num_workers: int | None,
+    scales: bool,
     as_json: bool,
     **update: Any,
 ) -> None:
@@ -66,7 +76,8 @@ def run(
 
     Without a broker, or with --local, on this machine to its end: exits with 0 only if every task ended ok, with 1
     if one failed or is missing, with 2 if the spec is wrong, and with 130 after Ctrl-C (merlin restart finishes
-    the study). With a broker: publishes the study for workers (merlin run-workers), and returns at once.
+    the study). With a broker: publishes the study for workers (merlin run-workers), and returns at once. With
+    --autoscale it stays, brings batch jobs with workers as they are needed, and exits as on this machine.
 
     With --extend, the number of samples that SPEC says is the one to reach: only the new ones run, in
     WORKSPACE/extensions, and the data sets of WORKSPACE get their rows. If there are none, exits with 0.
@@ -86,6 +97,8 @@ def run(
     options = replace(options, is_dry=(is_dry := dry or loaded.document.batch.dry_run))
     local = local or loaded.document.merlin.resources.task_server == FLUX  # which needs no broker
     config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
+    if scales:
+        _check_scaling(loaded, config, is_update=updated is not None)
     if not is_dry:
         warn(check_machine(loaded, is_elsewhere=config is not None))
     if updated is not None:
@@ -100,7 +113,31 @@ def run(
     if is_dry:
         sys.exit(_write_scripts(workspace, as_json=as_json))
     ways = _ways_to_start(spec, assignments, workspace, loaded)
-    sys.exit(_carry_out(workspace, config, num_workers, ways, as_json))
+    level = str(context.obj or "INFO") if scales else None
+    sys.exit(_carry_out(workspace, config, num_workers, ways, as_json, level))
+
+
+def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> None:
+    """Raises UsageError where no worker jobs can be brought for the study."""
+    from merlin.batch.registry import installed, scheduler_of
+    from merlin.cli.autoscaling import GivenCaps, caps_of
+    from merlin.cli.submitting import JobOptions
+
+    name = spec.document.batch.type
+    if config is None:
+        raise UsageError(
+            "--autoscale is for studies on workers: it needs a broker, and neither --dry nor --local"
+        )
+    if is_update:
+        raise UsageError(
+            f"--autoscale is not for --update; afterwards: {command_line('workers', 'autoscale', spec.path)}"
+        )
+    if not scheduler_of(name).programs:
+        raise UsageError(
+            f"{spec.path} says batch.type {name}, where there are no jobs; set it to the scheduler, "
+            f"as {(installed() or ['slurm'])[0]}"
+        )
+    caps_of(spec.document.batch, JobOptions(), GivenCaps())
 
 
 def _variables(assignments: tuple[str, ...], output: Path | None) -> dict[str, str]:
@@ -156,14 +193,28 @@ def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspac
 
 
 def _carry_out(
-    workspace: Workspace, config: Config | None, num_workers: int | None, ways: dict[str, str], as_json: bool
+    workspace: Workspace,
+    config: Config | None,
+    num_workers: int | None,
+    ways: dict[str, str],
+    as_json: bool,
+    scaling_level: str | None,
 ) -> int:
-    """Run the study here or publish it, and report; returns the exit code. `ways` are those to start workers."""
+    """Run the study here or publish it, and report; returns the exit code.
+
+    `ways` are those to start workers. With a `scaling_level`, of their logging, workers are brought by batch jobs.
+    """
     from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions
 
     if config is None:
         remark(f"workspace {workspace.path}")
     options = RunOptions(workers=num_workers)
-    work = Work(study=workspace, options=options, ways=ways, is_named=True)
-    return told(run_works([work], config, as_json=as_json), as_json=as_json)
+    scales = scaling_level is not None
+    work = Work(study=workspace, options=options, ways=ways, is_named=True, brings_workers=scales)
+    reports = run_works([work], config, as_json=as_json)
+    if scaling_level is None or reports[0]["complete"]:
+        return told(reports, as_json=as_json)
+    from merlin.cli.autoscaling import run_in_jobs
+
+    return run_in_jobs(workspace.path, scaling_level, as_json=as_json)

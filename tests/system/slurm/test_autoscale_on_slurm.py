@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lines_study import LinesStudy
+from lines_study import LinesStudy, write_spec
 from slurm_site import SlurmSite
 from waiting import wait_until
 
@@ -71,3 +71,16 @@ def test_the_fusion_ensemble_of_jobs_that_come_by_themselves_is_that_of_one_mach
 
 def manifest(workspace: Path) -> dict:
     return json.loads((workspace / "collect" / "manifest.json").read_text())
+
+
+def test_one_command_publishes_brings_jobs_and_ends_with_the_study(site):
+    spec = write_spec(site.folder)
+    caps = f'batch: {{type: slurm, autoscale: {{max: {MAX_NODES}, walltime: "10:00", idle: 5s}}}}\n'
+    spec.write_text(spec.read_text() + caps)
+    done = site.merlin("run", spec, "--autoscale", "--json", "--vars", "N=12", "SHARD=4")
+    report = json.loads(done.stdout)
+    assert report["ok"] == report["planned"]
+    assert "submitted job" in done.stderr
+    assert "the work is done, and no job is left" in done.stderr
+    LinesStudy(site, spec, Path(report["workspace"])).check()
+    assert num_jobs(site) == 0

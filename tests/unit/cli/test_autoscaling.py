@@ -9,6 +9,7 @@ import pytest
 
 from merlin.batch.autoscale import Finish, Submit, Wait
 from merlin.cli.autoscaling import MAX_PAUSE_S, Diary, pause_s
+from merlin.cli.output import print_line
 
 
 @pytest.mark.parametrize(("round_s", "expected"), [(0.0, 2.0), (0.5, 10.0), (60.0, MAX_PAUSE_S)])
@@ -27,7 +28,7 @@ def test_the_answer_of_a_probe_and_the_end_of_the_work_are_seen_soon() -> None:
 def test_every_decision_is_kept_and_a_wait_is_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    diary = Diary(tmp_path / "autoscale.jsonl", as_json=False)
+    diary = Diary(tmp_path / "autoscale.jsonl", print_line, as_json=False)
     diary.note(Submit(reason="a probe", num_nodes=1, walltime_s=3600.0, job="7"))
     for seconds in (53, 51, 49):
         diary.note(Wait(reason=f"2 nodes would take {seconds} s"))
@@ -44,6 +45,6 @@ def test_every_decision_is_kept_and_a_wait_is_told_once(
 
 
 def test_with_json_each_decision_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    diary = Diary(tmp_path / "autoscale.jsonl", as_json=True)
+    diary = Diary(tmp_path / "autoscale.jsonl", print_line, as_json=True)
     diary.note(Wait(reason="x"))
     assert json.loads(capsys.readouterr().out)["reason"] == "x"
