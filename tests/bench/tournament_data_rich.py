@@ -269,9 +269,9 @@ def data_rich(tmp: Path, rounds: int, num: int) -> list[Row]:
 def images(tmp: Path, rounds: int, num: int) -> list[Row]:
     """Scalars and an image."""
     inputs, outputs, per_s = simulate(num, with_image=True)
-    data = write_data(tmp, inputs, outputs, NOISE)
+    data, side = write_data(tmp, inputs, outputs, NOISE), outputs[IMAGE].shape[1]
+    del inputs, outputs
     found = compare(Runner(tmp, num / IMAGES), data, WITH_IMAGE, range(rounds), {})
-    side = outputs[IMAGE].shape[1]
     told = f"{num:,} ICF samples, scalars and an image of {side} × {side} × 4 with {NOISE:.0%} noise"
     panels = {f"{trainers} trainers": _lines_of(trainers, found) for trainers in (4, 8)}
     draw(

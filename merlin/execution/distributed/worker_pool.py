@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import select
 import subprocess
 import threading
@@ -122,7 +123,9 @@ class WorkerPool:
             fit = [entry for entry in fit if entry[2].suits(assignment)]
             others = [entry for entry in self._idle if entry not in leaving]
             if not fit and len(others) >= max(self._size, MIN_IDLE):
-                leaving.append(others[0])
+                leaving.append(
+                    random.choice(others)
+                )  # the oldest is the next one needed when studies take turns
             self._idle = [entry for entry in others if entry not in (*leaving, *fit[-1:])]
             number = next(self._numbers)
         dismiss([process for _, _, process in leaving])

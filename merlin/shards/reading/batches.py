@@ -1,6 +1,8 @@
 """Many columns at the same rows, into memory that is used again and again.
 
-Columns of small rows are kept in memory, row after row, so that twenty scalars cost one gather and not twenty.
+Columns of small rows are kept in memory, row after row, so that twenty scalars cost one gather and not twenty; so are
+compressed columns of larger rows, which would be unpacked again and again. Others are read from where they are mapped:
+of several processes that read a part each, none shall hold all of it.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from merlin.shards.reading.store import Store
 
 Array = np.ndarray[Any, Any]
 
-SMALL_BYTES = 4096  # per row; columns of larger rows are not kept in memory
+SMALL_BYTES = 256  # per row; columns of larger rows are not kept in memory
+COMPRESSED_BYTES = 4096  # the same for compressed columns
 TABLE_BYTES = 1 << 30  # of small columns that are kept in memory, at most
 _MAX_PLANS = 4  # lists of columns that are remembered
 
@@ -118,7 +121,8 @@ class Batches:
         others: dict[str, str] = {}
         for name, path in columns.items():
             dtype, shape = self._store.layout(path)
-            if dtype.kind == "O" or self._store.item_bytes(path) > SMALL_BYTES:
+            most = COMPRESSED_BYTES if self._store.is_compressed(path) else SMALL_BYTES
+            if dtype.kind == "O" or self._store.item_bytes(path) > most:
                 others[name] = path
                 continue
             table = tables.setdefault((dtype, shape), _Table([], [], dtype, shape))

@@ -65,6 +65,9 @@ class Store:
         dtype, shape = self.layout(path)
         return dtype.itemsize * prod(shape)
 
+    def is_compressed(self, path: str) -> bool:
+        return path in self._compressed
+
     def locate(self, row: int) -> tuple[int, int]:
         """(shard, row in it)."""
         shard = bisect_right(self._starts, row) - 1
@@ -102,7 +105,7 @@ class Store:
             if (gaps == gaps[0]).all():
                 return mapped.items[lo + int(gaps[0]) : hi + int(gaps[0])]
         out = aligned_empty((hi - lo, *shape), dtype)
-        if path in self._compressed:
+        if self.is_compressed(path):
             self.take(path, *self.locate_all(np.arange(lo, hi)), out)
             return out
         at = 0
