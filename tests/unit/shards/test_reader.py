@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -308,6 +309,23 @@ def test_a_slice_over_shards_is_a_view_if_they_end_where_it_fits(tmp_path):
     np.testing.assert_array_equal(ens["page"][:], values)
     assert not ens["page"][:].flags.owndata and np.shares_memory(ens["page"][:], ens["page"][20])
     np.testing.assert_array_equal(ens["page"][[29, 0, 15]], values[[29, 0, 15]])
+
+
+def test_batches_of_uncompressed_rows_need_no_copy_of_the_data_set(tmp_path):
+    """Several trainers read a share each; each of them would hold all."""
+    from merlin.plan.plan import PlannedField
+
+    num, field = 3000, PlannedField(name="history", kind="series", dtype="float32", shape=(256,))
+    study = make_study(tmp_path / "w", num=num, per_shard=1000, fields=(field,))
+    values = np.arange(num * 256, dtype=np.float32).reshape(num, 256)
+    study.collect(0, num, outputs={"history": values})
+    ens, rows = merlin.open_shards(study.finish()), np.arange(0, num, 100)
+    tracemalloc.start()
+    found = ens.batch(rows)["history"]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    np.testing.assert_array_equal(found, values[rows])
+    assert peak < values.nbytes / 2
 
 
 def test_a_directory_without_manifest_is_not_a_data_set(tmp_path):
