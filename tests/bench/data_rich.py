@@ -59,7 +59,7 @@ seed: {seed}
 model: {{name: regressor, width: {width}, depth: 3}}
 optimizer: {{lr: {lr}}}
 schedule: {{name: cosine}}
-training: {{steps: {steps}, batch_size: {batch}, device: cpu, threads: 1, validate_every: 1000000}}
+training: {{steps: {steps}, batch_size: {batch}, device: cpu, threads: 1, validate_every: 1000000, log_every: 100}}
 loader: {{partition: equal}}
 tournament: {{trainers: {trainers}, wait: 100000, {tournament}}}
 """
@@ -317,6 +317,7 @@ class Play:
             self.course.pace.append(taken / num)
             self.clocks[k] += taken if drawn is None else num * float(drawn[k])
             self._random[k] = torch.get_rng_state()
+            loop.trainer.take_losses()  # kept, each would keep a piece of memory from being used again
 
     def _round(self) -> None:
         """All wait for the slowest, exchange, and play."""
