@@ -130,6 +130,8 @@ def _interrupted(scaler: Autoscaler, wanted: WantedJobs, stop_at_end: bool) -> i
     elif jobs:
         end = command_line("workers", "stop", *jobs)
         remark(f"{count(len(jobs), 'job goes', 'jobs go')} on: {', '.join(jobs)}; to end them: {end}")
+    if not stop_at_end:
+        remark(f"to bring more: {command_line('workers', 'autoscale', wanted.path)}")
     return 130
 
 
