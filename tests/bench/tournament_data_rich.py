@@ -277,7 +277,7 @@ def images(tmp: Path, rounds: int, num: int) -> list[Row]:
     draw(
         "tournament-images",
         panels,
-        f"validation loss, {num:,} ICF samples, scalars and an image",
+        "validation loss, scalars and an image",
         (1e-4, 1e-2),
     )
     rows = [_simulated("scalars, burn history and three images of 64 × 64 × 4", per_s)]
