@@ -54,10 +54,7 @@ if TYPE_CHECKING:
     help="Bring worker jobs as merlin workers autoscale does, until the study has ended; limits: batch.autoscale.",
 )
 @json_option
-@click.pass_context
 def run(
-    context: click.Context,
-    /,
     spec: Path,
     assignments: tuple[str, ...],
     options: StudyOptions,
@@ -85,9 +82,7 @@ def run(
     With --update, the study in WORKSPACE becomes what SPEC says. It shows what that changes, and asks before work is
     repeated; merlin history WORKSPACE --undo goes back.
     """
-    from merlin.api.beginning import check_machine, study_warnings
-    from merlin.cli.publishing import broker_for
-    from merlin.plan.job_policy import FLUX
+    from merlin.api.beginning import study_warnings
     from merlin.workspace.checking import load_checked
 
     check_update(updated, study, only_new=only_new, **update)
@@ -95,12 +90,9 @@ def run(
     loaded = load_checked(spec, variables, options)
     warn(loaded.warnings)
     options = replace(options, is_dry=(is_dry := dry or loaded.document.batch.dry_run))
-    local = local or loaded.document.merlin.resources.task_server == FLUX  # which needs no broker
-    config = None if is_dry else broker_for(spec, local=local, num_workers=num_workers)
+    config = None if is_dry else _broker_for(loaded, spec, local=local, num_workers=num_workers)
     if scales:
         _check_scaling(loaded, config, is_update=updated is not None)
-    if not is_dry:
-        warn(check_machine(loaded, is_elsewhere=config is not None))
     if updated is not None:
         update |= {"is_dry": is_dry, "num_workers": num_workers, "as_json": as_json}
         sys.exit(_update(loaded, options, updated, config, update))
@@ -113,8 +105,19 @@ def run(
     if is_dry:
         sys.exit(_write_scripts(workspace, as_json=as_json))
     ways = _ways_to_start(spec, assignments, workspace, loaded)
-    level = str(context.obj or "INFO") if scales else None
-    sys.exit(_carry_out(workspace, config, num_workers, ways, as_json, level))
+    sys.exit(_carry_out(workspace, config, num_workers, ways, as_json, scales))
+
+
+def _broker_for(spec: Spec, path: Path, *, local: bool, num_workers: int | None) -> Config | None:
+    """The broker for workers, None to run here; warns of what the spec needs and the machine does not have."""
+    from merlin.api.beginning import check_machine
+    from merlin.cli.publishing import broker_for
+    from merlin.plan.job_policy import FLUX
+
+    local = local or spec.document.merlin.resources.task_server == FLUX  # which needs no broker
+    config = broker_for(path, local=local, num_workers=num_workers)
+    warn(check_machine(spec, is_elsewhere=config is not None))
+    return config
 
 
 def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> None:
@@ -198,11 +201,11 @@ def _carry_out(
     num_workers: int | None,
     ways: dict[str, str],
     as_json: bool,
-    scaling_level: str | None,
+    scales: bool,
 ) -> int:
     """Run the study here or publish it, and report; returns the exit code.
 
-    `ways` are those to start workers. With a `scaling_level`, of their logging, workers are brought by batch jobs.
+    `ways` are those to start workers; if it `scales`, they are brought by batch jobs.
     """
     from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions
@@ -210,11 +213,11 @@ def _carry_out(
     if config is None:
         remark(f"workspace {workspace.path}")
     options = RunOptions(workers=num_workers)
-    scales = scaling_level is not None
     work = Work(study=workspace, options=options, ways=ways, is_named=True, brings_workers=scales)
     reports = run_works([work], config, as_json=as_json)
-    if scaling_level is None or reports[0]["complete"]:
+    if not scales or reports[0]["complete"]:
         return told(reports, as_json=as_json)
     from merlin.cli.autoscaling import run_in_jobs
 
-    return run_in_jobs(workspace.path, scaling_level, as_json=as_json)
+    level = str(click.get_current_context().obj or "INFO")
+    return run_in_jobs(workspace.path, level, as_json=as_json)
