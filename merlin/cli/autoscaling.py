@@ -58,11 +58,11 @@ class GivenCaps(Struct, frozen=True, kw_only=True):
 
 def run_in_jobs(workspace: Path, level: str, *, as_json: bool) -> int:
     """Bring jobs for a published study as its spec says, and report how it ended; returns the exit code."""
-    from merlin.cli.monitoring import follow_all  # after the first job is on its way
-
     code = scale(
         workspace, JobOptions(level=level), GivenCaps(), stop_at_end=False, as_json=False, say=remark
     )
+    from merlin.cli.monitoring import follow_all  # which the first job does not have to wait for
+
     return code or follow_all(workspace, {}, (), None, as_json)
 
 

@@ -77,15 +77,24 @@ def nodes_of(batch: Batch, options: JobOptions) -> int:
     return nodes
 
 
+def require_jobs(path: Path, name: str, *, other: str = "") -> None:
+    """Raises UsageError where `name` is no scheduler; `other` is an option that names one, if there is any."""
+    if scheduler_of(name).programs:
+        return
+    known = (installed() or ["slurm"])[0]
+    advice = (
+        f"set it to the scheduler, or give {other}{known}"
+        if other
+        else f"set it to the scheduler, as {known}"
+    )
+    raise UsageError(f"{path} says batch.type {name}, where there are no jobs; {advice}")
+
+
 def wanted_jobs(path: Path, options: JobOptions, config: Config | None) -> WantedJobs:
     """What the options mean for a spec or workspace. Raises UsageError where no scheduler is chosen."""
     document, by_step = load_workers(path, parse_assignments(options.assignments))
     name = options.scheduler or document.batch.type
-    if not scheduler_of(name).programs:
-        raise UsageError(
-            f"{path} says batch.type {name}, where there are no jobs; "
-            f"set it to the scheduler, or give --scheduler {(installed() or ['slurm'])[0]}"
-        )
+    require_jobs(path, name, other="--scheduler ")
     given = {key: value for key in ("queue", "bank") if (value := getattr(options, key))}
     workers = WantedWorkers(
         document=as_for(document, name), by_step=by_step, steps=options.steps, nodes=None,

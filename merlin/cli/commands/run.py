@@ -122,11 +122,9 @@ def _broker_for(spec: Spec, path: Path, *, local: bool, num_workers: int | None)
 
 def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> None:
     """Raises UsageError where no worker jobs can be brought for the study."""
-    from merlin.batch.registry import installed, scheduler_of
     from merlin.cli.autoscaling import GivenCaps, caps_of
-    from merlin.cli.submitting import JobOptions
+    from merlin.cli.submitting import JobOptions, require_jobs
 
-    name = spec.document.batch.type
     if config is None:
         raise UsageError(
             "--autoscale is for studies on workers: it needs a broker, and neither --dry nor --local"
@@ -135,11 +133,7 @@ def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> Non
         raise UsageError(
             f"--autoscale is not for --update; afterwards: {command_line('workers', 'autoscale', spec.path)}"
         )
-    if not scheduler_of(name).programs:
-        raise UsageError(
-            f"{spec.path} says batch.type {name}, where there are no jobs; set it to the scheduler, "
-            f"as {(installed() or ['slurm'])[0]}"
-        )
+    require_jobs(spec.path, spec.document.batch.type)
     caps_of(spec.document.batch, JobOptions(), GivenCaps())
 
 

@@ -123,9 +123,8 @@ class WorkerPool:
             fit = [entry for entry in fit if entry[2].suits(assignment)]
             others = [entry for entry in self._idle if entry not in leaving]
             if not fit and len(others) >= max(self._size, MIN_IDLE):
-                leaving.append(
-                    random.choice(others)
-                )  # the oldest is the next one needed when studies take turns
+                # not the oldest, which is the next one needed when studies take turns
+                leaving.append(random.choice(others))
             self._idle = [entry for entry in others if entry not in (*leaving, *fit[-1:])]
             number = next(self._numbers)
         dismiss([process for _, _, process in leaving])
