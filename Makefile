@@ -57,8 +57,9 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# tests start thousands of processes, all of which would compile the same modules
+# tests start thousands of processes, all of which would compile the same modules, and start threads that turn while they wait
 unexport PYTHONDONTWRITEBYTECODE
+test-fast test: export OPENBLAS_NUM_THREADS := 1
 # two more than there are cores, because many tests wait; those that take longest begin first
 TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 8 ? cores + 2 : 8)))
 
