@@ -1,4 +1,4 @@
-"""Short commands of others, run to their end: limited in time, and gone with all that they started."""
+"""Runs short external commands to their end, within a time limit; then kills what is left of their sessions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_command(
     directory: str | None = None,
 ) -> CommandResult:
     """Run a command, which reads `given` from its input. Raises OSError if it cannot be started."""
-    # files, because a pipe would stay open with what outlives the command
+    # files, because a process that outlives the command would keep a pipe open
     with (
         tempfile.TemporaryFile() as stdin,
         tempfile.TemporaryFile() as output,

@@ -28,7 +28,7 @@ class Compression(Struct, frozen=True):
         return self.name in ("", "none")
 
     def filters(self) -> list[Filter]:
-        """HDF5's pipeline. Raises ShardError for a codec or shuffle that there is not."""
+        """HDF5's pipeline. Raises ShardError for a codec or shuffle that does not exist."""
         if self.shuffle not in SHUFFLES:
             raise ShardError(f"unknown shuffle '{self.shuffle}'; known: {', '.join(SHUFFLES)}")
         if self.name not in CODECS:

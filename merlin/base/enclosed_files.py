@@ -29,7 +29,7 @@ class FoundFile(Struct, frozen=True):
 
 
 class Found(Struct, frozen=True):
-    """The files of a directory by name; `num_left_out`: more were seen, and what lies deeper was not looked at."""
+    """The files of a directory by name. `num_left_out` more were seen; there may be others that were not looked at."""
 
     files: tuple[FoundFile, ...]
     num_left_out: int

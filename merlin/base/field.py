@@ -1,4 +1,4 @@
-"""One field of a data set: what a sample of it is, for whoever plans, writes, reads or learns it."""
+"""One field of a data set: what a sample of it is. Planning, writing, reading and learning all use this."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def path(self) -> str:
-        """Where a shard has it: a data set, or for a ragged field a group of `values` and `offsets`."""
+        """Its path in a shard: of a data set, or for a ragged field of a group with `values` and `offsets`."""
         return f"fields/{self.graph}/{self.role}" if self.graph else f"fields/{self.name}"
 
     @property
@@ -63,13 +63,16 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def full_layout(self) -> str:
-        """The layout, also where only the names of the axes tell it; "" for what is no image or volume."""
+        """The layout, if need be from the names of the axes; "" for a field that is not an image or volume."""
         return self.layout or layout_of(self.kind, len(self.shape), self.axes[self.ragged :])
 
     @property
     def channel_axis(self) -> int | None:
-        """The axis of `shape` that separates channels: the layout's c, the one named "channel", an image's or a
-        volume's last, and the only one of items."""
+        """The axis of `shape` that separates channels; None if there is none.
+
+        It is the layout's c, else the axis named "channel", else the only axis of items that are vectors, else the last
+        axis of an image or volume.
+        """
         ndim, kind = len(self.shape), KINDS.get(self.kind)
         if self.layout:
             return self.layout.index("c") if "c" in self.layout else None
@@ -82,13 +85,13 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def spatial_axes(self) -> tuple[int, ...]:
-        """The axes of `shape` in the order depth, height, width; none for what is no image or volume."""
+        """The axes of `shape` in the order depth, height, width; none for a field that is not an image or volume."""
         layout = self.full_layout
         return tuple(layout.index(letter) for letter in "dhw" if letter in layout)
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """What a number, or a series, is called as columns of a matrix."""
+        """The names of the columns that a number or a series has in a matrix."""
         return column_names(self.name, self.shape)
 
 
@@ -101,5 +104,5 @@ def dtype_of(written: str) -> np.dtype[Any]:
 
 
 def column_names(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-    """What a number, or a series, is called as columns of a matrix: "x", or "x[0]", "x[1]", …"""
+    """The names of the columns that a number or a series has in a matrix: "x", or "x[0]", "x[1]", …"""
     return tuple(f"{name}[{i}]" for i in range(shape[0])) if shape else (name,)

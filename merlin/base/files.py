@@ -84,7 +84,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def written_name(path: str | bytes) -> str:
-    """What a user knows the file by: of a temporary name, that of the file which was being written."""
+    """The name that a user knows: for a temporary name, the name of the file that was being written."""
     name = os.fsdecode(path)
     return name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0] if name.endswith(TEMPORARY_SUFFIX) else name
 

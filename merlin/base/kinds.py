@@ -66,7 +66,7 @@ _LETTERS = {
 
 
 def layout_of(kind: str, num_axes: int, axes: Sequence[str] = ()) -> str:
-    """The layout that the names of the axes suggest, else channels last; "" for what is no image or volume."""
+    """The layout that the names of the axes suggest, else channels last; "" if it is not an image or volume."""
     spatial = KINDS[kind].spatial if kind in KINDS else ""
     if not spatial or num_axes not in (len(spatial), len(spatial) + 1):
         return ""
@@ -81,7 +81,7 @@ def layout_of(kind: str, num_axes: int, axes: Sequence[str] = ()) -> str:
 
 
 def axes_of(layout: str, *, ragged: bool = False) -> tuple[str, ...]:
-    """Names of the axes that a layout says; none for none."""
+    """The names of the axes of a layout; () without a layout."""
     if not layout:
         return ()
     return (*(["item"] if ragged else []), *(AXIS_NAMES[letter] for letter in layout))

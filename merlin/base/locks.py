@@ -20,8 +20,8 @@ class LockTaken(Exception):
 def locked(path: Path, *, wait: bool = False, required: bool = False) -> Iterator[None]:
     """Hold the lock on `path`: a directory, or a file that is made if it is missing.
 
-    A lock file gets the process id and host of its holder. Where the file system knows no locks everybody gets in,
-    unless the lock is `required`.
+    A lock file gets the process id and host of its holder. On a file system without locks nobody is kept out,
+    unless the lock is `required`: then OSError is raised.
 
     Raises:
         LockTaken: another process holds it, and this one does not wait.

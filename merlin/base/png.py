@@ -59,14 +59,17 @@ def colour_map() -> Array:
 
 
 def _linear_rgb(lightness: Array, chroma: Array, hue: Array) -> Array:
-    """(n, 3), outside of [0, 1] where no screen shows such a colour."""
+    """Linear RGB values (n, 3); they lie outside of [0, 1] if no screen can show the colour."""
     lab = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=1)
     linear: Array = (lab @ _TO_CONES.T) ** 3 @ _TO_RGB.T
     return linear
 
 
 def coloured(values: Array) -> Array:
-    """Bytes (height, width, 4) of real numbers (height, width), from the least to the greatest; NaN is clear."""
+    """Colours (height, width, 4), bytes, of real numbers (height, width), scaled from the least to the greatest.
+
+    What is not finite is transparent.
+    """
     numbers = np.asarray(values, np.float64)
     is_finite = np.isfinite(numbers)
     known = numbers[is_finite] if is_finite.any() else np.zeros(1)

@@ -60,7 +60,7 @@ def all_processes() -> Iterator[Process]:
 
 
 def all_sessions() -> dict[int, list[Process]]:
-    """The same, by session."""
+    """The live processes of this machine that we may see, by session."""
     found: dict[int, list[Process]] = {}
     for process in all_processes():
         found.setdefault(process.session, []).append(process)
@@ -86,9 +86,10 @@ def works_in(pid: int, directory: Path) -> bool:
 
 
 def give_way() -> None:
-    """Let what computes on this machine go first; on one that idles, this thread is as fast as before.
+    """Lower the priority of the calling thread, so that other work on this machine goes first.
 
-    It concerns the calling thread, and the threads and processes that it starts from now on, which cannot undo it.
+    The threads and processes that it starts from now on have the lower priority, too. None of them can undo this. On an
+    idle machine they are as fast as before.
     """
     with suppress(OSError):
         os.nice(_LESS_URGENT)
@@ -103,7 +104,10 @@ def boot_id() -> str:
 
 
 def _boot_time() -> float:
-    """Epoch seconds. Looked at again if this process was kept waiting between the clocks, which would count as age."""
+    """The time of the boot, in epoch seconds.
+
+    Both clocks are read again if this process had to wait between them: the wait would falsify the result.
+    """
     while True:
         before = time.clock_gettime(time.CLOCK_BOOTTIME)
         now = time.time()

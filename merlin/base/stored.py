@@ -1,4 +1,4 @@
-"""Whether a file can hold what it says that it holds. Sizes in files of others are claims, and may be lies."""
+"""Checks whether a file can hold as much data as it claims. The sizes in a foreign file may be wrong."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _DAMAGED = (ValueError, TypeError, SyntaxError, TokenError, RecursionError, Memo
 
 
 def require_stored(shape: Sequence[int], itemsize: int, stored_bytes: int, ratio: int) -> None:
-    """ValueError unless an array fits `stored_bytes` of which each unpacks to `ratio` at most.
+    """Raise ValueError unless `stored_bytes` can hold an array, if each of them unpacks to at most `ratio` bytes.
 
-    A row counts as `_ROW_BYTES` at least, as its id takes as much memory.
+    A row counts as at least `_ROW_BYTES`, because its id takes that much memory.
     """
     if any(size < 0 for size in shape):
         raise ValueError(f"its shape {tuple(shape)} cannot be")
@@ -40,7 +40,7 @@ def require_stored(shape: Sequence[int], itemsize: int, stored_bytes: int, ratio
 def read_npy_header(file: IO[bytes], num_bytes: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, whether in Fortran order, and type of a .npy file of `num_bytes`; `file` is at its values afterwards.
 
-    Raises ValueError for what is no header, or more values than the file has bytes; OSError.
+    Raises ValueError if there is no valid header, or if it claims more values than the file has bytes. Raises OSError.
     """
     magic = file.read(8)
     if len(magic) < 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
@@ -73,7 +73,7 @@ def read_npy_header(file: IO[bytes], num_bytes: int) -> tuple[tuple[int, ...], b
 
 
 def require_unpackable(member: zipfile.ZipInfo, archive_bytes: int) -> None:
-    """ValueError if a member of an archive says that it unpacks to more than it can."""
+    """Raise ValueError if a member of an archive claims to unpack to more than is possible."""
     stored = min(member.compress_size, archive_bytes)
     ratio = {zipfile.ZIP_STORED: 1, zipfile.ZIP_DEFLATED: DEFLATE}.get(member.compress_type, MOST)
     if member.file_size > FREE_BYTES + ratio * stored:

@@ -29,7 +29,7 @@ class _Dumper(yaml.SafeDumper):
     def analyze_scalar(self, scalar: str) -> Any:
         analysis = super().analyze_scalar(scalar)
         if _keeps_in_a_block(scalar):
-            analysis.allow_block = True  # PyYAML is afraid of tabs and of blanks before a line's end
+            analysis.allow_block = True  # PyYAML would not allow tabs, or blanks before a line's end
         return analysis
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:

@@ -1,6 +1,6 @@
 """Decides which worker jobs to submit and to end. Pure: a situation in, moves out, each with its reason.
 
-Work is counted in slot-seconds: what the tasks that are left will keep one slot of a worker busy for.
+Work is counted in slot-seconds: the time for which the remaining tasks would keep one slot of a worker busy.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIN_WALLTIME_S = 600.0  # of a job at the tail of the work
 SPARE = 1.5  # of the walltime over the time that the work should take
 LEAST_BACKLOG_S, MOST_BACKLOG_S = 10.0, 120.0
 ASSUMED_TASK_S = 1.0  # of a task whose step says no walltime, until the first one has ended
-STARTS = 3.0  # a job is worth its start only for work that takes the present ones so many times as long
+STARTS = 3.0  # a new job is worthwhile only if the present ones take so many times its start time
 
 
 class Caps(Struct, frozen=True, kw_only=True):
@@ -89,7 +89,7 @@ class Wait(Struct, frozen=True, kw_only=True):
 
 
 class Finish(Struct, frozen=True, kw_only=True):
-    """There is nothing more to do for the one who asks."""
+    """Nothing is left to do; the caller may end."""
 
     reason: str
     is_failure: bool = False
@@ -113,7 +113,7 @@ def _completed(now: Situation) -> Situation:
     """The situation with assumptions in place of what nobody knows yet."""
     slots = now.slots_per_node or now.assumed_slots
     task_s = max(ASSUMED_TASK_S, now.work.longest_s)
-    if now.work.left_s is None:  # a rate that no task has ended for says nothing
+    if now.work.left_s is None:  # no task has ended, so a measured rate means nothing
         work = replace(now.work, left_s=now.work.num_startable * task_s)
         return replace(now, slots_per_node=slots, rate_per_node=slots, work=work)
     return replace(now, slots_per_node=slots, rate_per_node=now.rate_per_node or slots)
@@ -134,7 +134,7 @@ def _give_up(now: Situation) -> list[Move]:
 
 
 def _probe(now: Situation, jobs: Sequence[WorkerJob], caps: Caps) -> Iterator[Move]:
-    """What the work needs if its tasks take as long as assumed, but one node at least; the first tasks tell more."""
+    """The moves while no task has ended: nodes as if each task took the assumed time, but at least one."""
     assert now.work.left_s is not None
     have = sum(job.num_nodes for job in jobs)
     if not now.work.num_startable and have >= caps.min_nodes:
@@ -182,7 +182,7 @@ def _allowed(caps: Caps) -> str:
 
 
 def _wanted_nodes(now: Situation, left_s: float, caps: Caps) -> int:
-    """So many that the work is done within the backlog, and none that would find no task to run."""
+    """The number of nodes that get the work done within the backlog time, but no more than find tasks to run."""
     assert now.rate_per_node and now.slots_per_node
     if not now.work.num_startable:
         return caps.min_nodes
@@ -194,7 +194,7 @@ def _wanted_nodes(now: Situation, left_s: float, caps: Caps) -> int:
 
 
 def _ends_soon(job: WorkerJob, now: Situation) -> bool:
-    """Return whether a job that is submitted now would begin when this one ends."""
+    """Return whether this job ends so soon that a job which is submitted now would only begin then."""
     if not job.is_running or job.ends is None:
         return False
     lead_s = min(now.start_s, 0.25 * (job.lasts_s or math.inf))
@@ -202,7 +202,7 @@ def _ends_soon(job: WorkerJob, now: Situation) -> bool:
 
 
 def _still_done(job: WorkerJob, now: Situation) -> float:
-    """The work that a job which ends soon will get done."""
+    """The work that a job will get done before it ends."""
     assert now.rate_per_node
     if job.is_told or job.ends is None:
         return 0.0
@@ -210,7 +210,10 @@ def _still_done(job: WorkerJob, now: Situation) -> float:
 
 
 def _walltime(now: Situation, left_s: float, num_nodes: int, caps: Caps) -> float | None:
-    """Short at the tail of the work: a short job starts sooner, and costs less where it is charged as asked for."""
+    """The walltime of a new job, which is short when little work is left.
+
+    A short job starts sooner, and costs less where the requested time is charged.
+    """
     assert now.rate_per_node
     if caps.walltime_s is None:
         return None
@@ -221,7 +224,7 @@ def _walltime(now: Situation, left_s: float, num_nodes: int, caps: Caps) -> floa
 def _submissions(
     num_nodes: int, jobs: Sequence[WorkerJob], caps: Caps, walltime_s: float | None, reason: str
 ) -> Iterator[Submit]:
-    """Jobs with so many nodes together, as far as the caps allow."""
+    """New jobs with `num_nodes` nodes together, as far as the caps allow."""
     room = min(num_nodes, caps.max_nodes - sum(job.num_nodes for job in jobs))
     num_jobs = len(jobs)
     while room > 0 and (caps.max_jobs is None or num_jobs < caps.max_jobs):

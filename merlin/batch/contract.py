@@ -43,7 +43,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
 class JobRequest(Struct, frozen=True, kw_only=True):
     """A batch job to submit. Raises ValueError for text that would not stay on one line of a job script."""
 
-    name: str  # unique among the user's jobs: by it a job is found whose submission was not confirmed
+    name: str  # unique among the user's jobs, to find a job whose submission was not confirmed
     nodes: int = 1
     procs: int | None = None  # None: one per node
     cores_per_task: int | None = None
@@ -127,11 +127,11 @@ class BatchScheduler(Protocol):
     programs: ClassVar[tuple[str, ...]]  # what must be on the PATH to use it: the first one submits
     prefix: ClassVar[str]  # of directives in job scripts, e.g. "#SBATCH"
     script_suffix: ClassVar[str] = ".sh"  # of step scripts with directives, e.g. ".slurm.sh"
-    # variables that would change what the commands do, and those of a launch that would rule the next; "X_*" for many
+    # variables that would change what the commands do, or that one launch would pass on to the next; "X_*" for many
     hidden_variables: ClassVar[tuple[str, ...]] = ()
     launch_variables: ClassVar[tuple[str, ...]] = ()
-    launcher_nests: ClassVar[bool] = True  # what its launcher has started may use the launcher itself
-    knows_none: ClassVar[str] = r"(?!)"  # what a question says on stderr, as a pattern, about unknown jobs
+    launcher_nests: ClassVar[bool] = True  # a program that its launcher has started may use it, too
+    knows_none: ClassVar[str] = r"(?!)"  # pattern of what a question prints on stderr about unknown jobs
 
     def launch_line(self, request: LaunchRequest) -> str:
         """The words that stand before a program in a script, e.g. ``srun -n 4 -N 2``; "" if none are needed."""
@@ -168,5 +168,5 @@ class BatchScheduler(Protocol):
         """The job that the environment belongs to, if it is one of this scheduler."""
 
     def side_by_side(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Variables with which programs that share a node of an allocation take what they ask for, and no more."""
+        """Variables that limit each of several programs on one node of an allocation to what it asks for."""
         return {}

@@ -24,7 +24,7 @@ class VisibleGpus(Struct, frozen=True):
 
 
 def visible_gpus(environment: Mapping[str, str]) -> VisibleGpus:
-    """Those that a variable names; without one, all that the machine has."""
+    """The GPUs that a variable names; without such a variable, all GPUs of the machine."""
     num_amd = sum(_is_gpu(path) for path in _KFD_NODES.glob("*/gpu_id"))
     if named := {name: listed_devices(environment[name]) for name in DEVICE_VARIABLES if name in environment}:
         first, gpus = next(iter(named.items()))
@@ -40,7 +40,7 @@ def visible_gpus(environment: Mapping[str, str]) -> VisibleGpus:
 
 
 def listed_devices(text: str) -> tuple[str, ...]:
-    """Those of "0,1", "0-3", "GPU-8932f937"; as for the drivers, what follows an invalid one does not count."""
+    """The devices of "0,1", "0-3", "GPU-8932f937". Like the drivers, it ignores all that follows an invalid one."""
     found: dict[str, None] = {}
     for word in (word.strip() for word in text.split(",")):
         if match := _RANGE.fullmatch(word):

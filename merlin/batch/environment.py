@@ -1,4 +1,4 @@
-"""The environment of a job; a number in it that is none counts as not said. Pure."""
+"""Reads the environment of a job; a variable with an invalid number counts as not set. Pure."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Flux(BatchScheduler):
         return ["flux", "jobs", "-n", "-o", _FORMAT, *(ids or ["-a"])]
 
     def own_job_command(self, environment: Mapping[str, str]) -> list[str]:
-        """The job of an instance is known to the instance around it."""
+        """Ask the enclosing instance if there is one: it knows this instance as its job."""
         if (found := self.allocation(environment)) is None:
             return []
         flux, *words = self.list_command([found.job])
@@ -122,7 +122,10 @@ class Flux(BatchScheduler):
         return ["flux", "cancel", *ids]
 
     def allocation(self, environment: Mapping[str, str]) -> Allocation | None:
-        """The job that the instance is, if it is one: what `flux run` starts in it has a job of its own as well."""
+        """The job that this instance is, if it is one, else the job of this process.
+
+        In an instance, a program that `flux run` has started also has a job of its own; that one does not count.
+        """
         outer, inner = environment.get("FLUX_ENCLOSING_ID", ""), environment.get("FLUX_JOB_ID", "")
         if _ID.fullmatch(outer):
             return Allocation(scheduler=self.name, job=_ascii(outer))
@@ -138,14 +141,14 @@ def _program(settings: Mapping[str, Scalar], key: str) -> str:
 
 
 def _ranks(num_nodes: int | None) -> list[str]:
-    """The first nodes of an instance; all of them, if nobody says how many."""
+    """The words that select the first nodes of an instance; none for all nodes."""
     if not num_nodes:
         return []
     return ["-r", f"0-{num_nodes - 1}" if num_nodes > 1 else "0"]  # Flux does not read "0-0"
 
 
 def _ascii(job: str) -> str:
-    """The id with the letter that every terminal has; which one Flux prints depends on the locale."""
+    """The id with an ASCII "f" as its first letter; which letter Flux prints depends on the locale."""
     return "f" + job[1:]
 
 
@@ -199,7 +202,7 @@ def _urgency(priority: str) -> int:
 
 
 def _slots(request: JobRequest) -> Iterator[str]:
-    """The size of a job's slots; without one it has whole nodes."""
+    """The options for the size of a job's slots; without a size it gets whole nodes."""
     if request.is_exclusive:
         yield "--exclusive"
     if request.procs is not None or request.cores_per_task is not None:
@@ -239,7 +242,7 @@ def _job(record: str) -> Job:
 def _hosts(text: str) -> tuple[str, ...]:
     try:
         return expand_hosts(text)
-    except ValueError:  # the state is still of use
+    except ValueError:  # the state is still useful
         return ()
 
 

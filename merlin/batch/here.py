@@ -17,7 +17,7 @@ from merlin.batch.registry import find_allocation, scheduler_of
 from merlin.errors import ExecutionError, SchedulerUnreachableError
 
 WALLTIME_END = "MERLIN_WALLTIME_END"  # epoch seconds; where the scheduler does not say it, or to end earlier
-ANSWER_S = 15.0  # for the end of the walltime; without it there is none
+ANSWER_S = 15.0  # to the question for the end of the walltime; without an answer there is no end
 
 
 class Here(Struct, frozen=True, kw_only=True):
@@ -58,8 +58,8 @@ def allocation_here(
 ) -> Allocation | None:
     """The allocation of this process; None outside of one.
 
-    What its environment does not say, the number of nodes or the end of the walltime, `client` is asked once; without
-    an answer it stays unknown.
+    If the environment does not say the number of nodes or the end of the walltime, `client` is asked once; without an
+    answer they stay unknown.
 
     Raises ExecutionError if `MERLIN_WALLTIME_END` is no time.
     """
@@ -84,7 +84,7 @@ def allocation_here(
 
 
 def find_end(environment: Mapping[str, str], *, client: SchedulerClient | None = None) -> float | None:
-    """When this process has to end, in epoch seconds, as `allocation_here` knows it; None if nobody says it."""
+    """When this process has to end, in epoch seconds, as `allocation_here` knows it; None if it is not known."""
     found = allocation_here(environment, client=client)
     return _given_end(environment, "") if found is None else found.ends
 
@@ -98,7 +98,7 @@ def client_here(environment: Mapping[str, str]) -> SchedulerClient | None:
 
 
 def end_for_children(allocation: Allocation | None) -> dict[str, str]:
-    """The variable with which processes of an allocation know its end, so that not each of them has to ask.
+    """The variable that tells the processes of an allocation its end, so that they need not ask the scheduler.
 
     It names the job, because a program may submit jobs of its own, which inherit it.
     """
@@ -108,7 +108,7 @@ def end_for_children(allocation: Allocation | None) -> dict[str, str]:
 
 
 def _given_end(environment: Mapping[str, str], job: str) -> float | None:
-    """The end that the variable gives to every job, or to this one."""
+    """The end that the variable sets for every job, or for this job."""
     text, _, its_job = environment.get(WALLTIME_END, "").strip().partition(" ")
     if not text or its_job not in ("", job):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-MOST_HOSTS = 100_000  # a longer list is damage
+MOST_HOSTS = 100_000  # a longer list is damaged
 _PART = re.compile(r"([\w.-]+|\[[\d,-]*\])+", re.ASCII)
 _PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")

@@ -21,7 +21,7 @@ _FORMAT, _VERSION = "merlin-job", 1
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
-    """A job of ours. It is written before the job is submitted, so that no job can be forgotten."""
+    """The record of a job of ours, written before the job is submitted, so that no job can be forgotten."""
 
     name: str
     scheduler: str
@@ -34,7 +34,7 @@ class JobRecord(Struct, frozen=True, kw_only=True):
     output: str = ""
     id: str = ""  # "": it is not known yet whether it was submitted
     refused: str = ""  # why the scheduler did not take it; it is no job then
-    cancelled: str = ""  # why we have ended it
+    cancelled: str = ""  # why we ended it
     seen: Job | None = None  # what the scheduler said about it last
     seen_at: float | None = None
 
@@ -79,7 +79,7 @@ class JobRecords:
 
         Raises:
             ValueError: the script cannot hold what the request says.
-            SchedulerRefusedError: it is not taken; the record says so, too.
+            SchedulerRefusedError: the scheduler does not take the job; the record says so, too.
             SchedulerUnreachableError: no answer.
             WorkspaceError: the disk does not take the record; nothing was submitted, or the record has no id.
         """

@@ -1,7 +1,7 @@
 """Runs the commands of a batch scheduler; nothing else in Merlin does.
 
-A scheduler is shared by many, and slow when it suffers: every command has a time limit, questions have a pace, and a
-failed question is not repeated at once. What it does not answer is an error here, and never an empty list.
+Many users share a scheduler, and it is slow under load: every command has a time limit, there is a minimum time
+between questions, and a failed question is not repeated at once. A missing answer is an error, never an empty list.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
 
 LIMIT_S = 60.0  # of one command
 POLLS_PER_MINUTE = 6.0
-LISTED_S = 15.0  # after its submission every scheduler lists a job; LSF's answers may be 10 s old
+LISTED_S = 15.0  # after its submission, any scheduler has listed a job; LSF's answers may be 10 s old
 FORGOTTEN = "the scheduler does not know it"
 _TAIL_LINES = 5
-# where this process runs says nothing about where its jobs will
+# variables about the place of this process, which mean nothing for its jobs
 _OF_THIS_PROCESS = (
     *DEVICE_VARIABLES,
     *("OMPI_*", "PMI_*", "PMIX_*", "MERLIN_WALLTIME_END"),
@@ -65,21 +65,21 @@ class SchedulerClient:
         self._interval_s = 60.0 / polls_per_minute
         self._clock = clock
         self._lock = threading.RLock()
-        self._known: dict[str, Job] = {}  # what was answered last, also about jobs that are forgotten since
+        self._known: dict[str, Job] = {}  # the last answer about each job, also about forgotten jobs
         self._asked_at: float | None = None
         self._trouble: SchedulerUnreachableError | None = None  # of the last question
         self._in_doubt: dict[
             str, float
-        ] = {}  # names that may have been submitted, and until when that may show
+        ] = {}  # names that may have been submitted -> until when such a job may still appear
         self._unlisted: dict[
             str, float
-        ] = {}  # jobs that no answer has named yet, and until when that means nothing
+        ] = {}  # jobs that no answer has named yet -> until when this is normal
 
     def submit(self, name: str, script: str, *, is_again: bool = False) -> str:
         """Submit a script whose job is called `name`; returns the job's id.
 
-        If it is not known whether an earlier call of this name submitted it, that is found out first. `is_again`
-        says that another process may have made such a call.
+        If an earlier call with this name may have submitted it, the scheduler is asked first. `is_again` says that
+        another process may have made such a call.
 
         Raises:
             SchedulerRefusedError: the scheduler does not take the job.
@@ -90,7 +90,7 @@ class SchedulerClient:
                 return self._submitted(name, found.id)
             if self._clock() < self._in_doubt.get(name, 0.0):
                 raise SchedulerUnreachableError(f"it is not known yet whether the job {name} was submitted")
-            # until the scheduler has surely listed it, if it is submitted now and nobody says so
+            # if the submission succeeds without an answer, the scheduler lists the job by then
             self._in_doubt[name] = self._clock() + LISTED_S
             command = self.scheduler.submit_command(script)
             result = self._run(command)
@@ -131,9 +131,9 @@ class SchedulerClient:
             return self._list(())
 
     def jobs(self, ids: Collection[str], *, is_urgent: bool = False) -> dict[str, Job]:
-        """What the scheduler says about these jobs, by id; asked now, or a short while ago if the pace wants it.
+        """What the scheduler says about these jobs, by id: now, or a short while ago if it was asked recently.
 
-        With `is_urgent` it is asked now; who says so keeps count.
+        With `is_urgent` it is always asked now; the caller must limit such calls.
 
         A job that it no longer knows keeps the end that it had; without one it is UNKNOWN. A job that was not asked
         about yet is PENDING.
@@ -169,7 +169,7 @@ class SchedulerClient:
                 self._known[job] = replace(self._known[job], state=JobState.UNKNOWN, reason=FORGOTTEN)
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """End these jobs; those that are over are none of its concern.
+        """End these jobs; jobs that are over already are no error.
 
         Raises:
             SchedulerRefusedError: some are not ended.
@@ -226,7 +226,7 @@ class SchedulerClient:
 
 
 def _is_answer(result: CommandResult) -> bool:
-    """True if a command that failed was not ended by a signal, or by us."""
+    """True if a failed command ended by itself: neither a signal nor we ended it."""
     return result.code is not None and result.code > 0
 
 
@@ -235,7 +235,7 @@ def _may_change(job: Job) -> bool:
 
 
 def _trouble(command: Sequence[str], result: CommandResult) -> str:
-    """The command, how it ended, and the last lines that it said about it."""
+    """The command, how it ended, and the last lines that it printed."""
     if result.code is None:
         how = "gave no answer in time"
     else:

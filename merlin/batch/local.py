@@ -17,10 +17,10 @@ class Local(BatchScheduler):
     prefix: ClassVar[str] = ""
 
     def __init__(self, launcher: str = "mpirun") -> None:
-        self.launcher = launcher  # with what it needs here, e.g. "mpirun --oversubscribe"; "": none works
+        self.launcher = launcher  # with necessary options, e.g. "mpirun --oversubscribe"; "": none works
 
     def launch_line(self, request: LaunchRequest) -> str:
-        """None is needed for a single process; without one that works, programs start as one process each."""
+        """The launcher's words. A single process needs none; if no launcher works, programs start as one process."""
         before = one_line(request.launch_pre, "launch_pre")
         procs = number_word(request.procs, "procs")
         if procs == "1" or not self.launcher:

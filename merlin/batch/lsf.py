@@ -135,7 +135,7 @@ class Lsf(BatchScheduler):
 
 
 class LsfSrun(Lsf):
-    """LSF for jobs, Slurm's ``srun`` for programs, as on machines where a wrapper of that name stands for jsrun."""
+    """LSF for jobs, Slurm's ``srun`` for programs, as on machines where a wrapper named srun replaces jsrun."""
 
     name: ClassVar[str] = "lsf-srun"
     title: ClassVar[str] = "LSF with srun"
@@ -223,7 +223,7 @@ def _number(step: Mapping[str, Scalar], *keys: str) -> str:
 
 
 def _share(procs: str, nodes: str) -> str:
-    """Processes of each resource set; the shell divides what is known only there."""
+    """The processes of each resource set; the shell divides numbers that only it knows."""
     if procs.isdecimal() and nodes.isdecimal():
         return str(max(1, int(procs) // max(1, int(nodes))))
     return f"$(({procs}/{nodes}))"
@@ -234,7 +234,7 @@ def _without(hosts: Sequence[str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A word of a header line, in the quotes that do not stand in it."""
+    """A word of a header line, in the kind of quotes that it does not contain."""
     return f'"{text}"' if "'" in text and '"' not in text else shlex.quote(text)
 
 

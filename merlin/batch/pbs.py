@@ -116,7 +116,7 @@ def _per_node(procs: str, nodes: str) -> str:
 
 
 def _directives(request: JobRequest) -> Iterator[str]:
-    """PBS can neither leave out hosts nor send a signal before the end, so nothing says so."""
+    """The directives. None excludes hosts or asks for a signal before the end, because PBS can do neither."""
     yield f"-N {request.name}"
     yield f"-l {_chunks(request)}"
     yield "-l place=scatter:excl" if request.is_exclusive else "-l place=scatter"

@@ -1,4 +1,4 @@
-"""Which of the processes that a launcher has started together this one is, as its environment says. Pure."""
+"""Reads from the environment which of the processes of one launch this process is. Pure."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LaunchedRank(Struct, frozen=True, kw_only=True):
 
 
 def find_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
-    """None if no launcher has started more than one process. Raises UsageError for what is no number."""
+    """This process in its launch; None if no launcher started several. Raises UsageError for an invalid number."""
     for names in RANK_VARIABLES.values():
         if names.rank in environment and _number(environment, names.size, 1) > 1:
             size = _number(environment, names.size, 1)

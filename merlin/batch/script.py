@@ -23,7 +23,7 @@ def job_script(scheduler: BatchScheduler, request: JobRequest, body: str, *, she
 
 
 def new_job_name(*parts: str) -> str:
-    """A name that no other job has, from parts that need not be fit for one: "surrogate-workers-1f2e3d4c"."""
+    """A unique name for a job, from parts with any characters: "surrogate-workers-1f2e3d4c"."""
     tail = secrets.token_hex(4)
     return f"{fit_job_name(*parts)[: _MOST_NAME - len(tail) - 1].rstrip('-.')}-{tail}"
 

@@ -49,5 +49,5 @@ def is_on(value: Scalar) -> bool:
 
 
 def joined_words(*words: str) -> str:
-    """A line of those words that say something."""
+    """The words that are not empty, on one line."""
     return " ".join(word for word in words if word)

@@ -50,7 +50,7 @@ class Slurm(BatchScheduler):
     script_suffix: ClassVar[str] = ".slurm.sh"
     hidden_variables: ClassVar[tuple[str, ...]] = (
         *("SQUEUE_*", "SCANCEL_*", "SLURM_TIME_FORMAT"),
-        # of the job that this process lives in: a new job would take them over
+        # of the job that this process lives in: a new job would inherit them
         *("SLURM_JOB*", "SLURM_STEP*", "SLURM_N*", "SLURM_CPU*", "SLURM_MEM_*", "SLURM_GPU*", "SLURM_TASK*"),
         *(
             "SLURM_DISTRIBUTION",
@@ -88,7 +88,7 @@ class Slurm(BatchScheduler):
         given = (("-A", batch.get("bank")), ("-p", batch.get("queue")), ("-t", walltime))
         where = ["-w", ",".join(hosts)] if hosts else []
         flags = [word for flag, value in given if value for word in (flag, str(value))]
-        # --overlap: the steps that the worker's tasks start find their cores free; and it is not tied to one of them
+        # --overlap: job steps that the worker's tasks start can use all cores, and the worker is not tied to one core
         return ["srun", "-N", n, "-n", n, "--overlap", "--cpu-bind=none", *flags, *where]
 
     def directives(self, request: JobRequest) -> list[str]:
@@ -135,7 +135,7 @@ class Slurm(BatchScheduler):
         )
 
     def side_by_side(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Else a program has all cores of its nodes, and the memory of the job, and the next one waits for them."""
+        """Without these, a program takes all cores of its nodes and all memory of the job, and the next one waits."""
         memory = {"SLURM_MEM_PER_NODE": "0"} if "SLURM_MEM_PER_NODE" in environment else {}
         return {"SLURM_EXACT": "1", **memory}
 
@@ -174,7 +174,7 @@ def _directives(request: JobRequest) -> Iterator[str]:
     yield from given("output", request.output.replace("%", "%%"))
     yield from given("error", request.error.replace("%", "%%"))
     if request.warning_s is not None:
-        # to all processes of its steps, the tasks' programs too; the batch shell would die of it
+        # to all processes of its steps, the tasks' programs too; the signal would kill the batch shell
         yield f"--signal=USR1@{max(1, round(request.warning_s))}"
     yield "--requeue" if request.may_requeue else "--no-requeue"
     if request.may_requeue:
@@ -182,7 +182,7 @@ def _directives(request: JobRequest) -> Iterator[str]:
 
 
 def _records(output: str) -> list[str]:
-    """What is said about each job. The name of a job is the last of it, and users put line breaks into names."""
+    """The record of each job. It ends with the job's name, because users put line breaks into names."""
     records: list[str] = []
     for line in output.split("\n"):
         if _RECORD.match(line) or not records:

@@ -22,6 +22,6 @@ _BY_NAME = {name: state for state, names in _STATES.items() for name in names.sp
 
 
 def slurm_state(text: str) -> JobState:
-    """The state of "RUNNING", "PD", "CANCELLED by 1000", "FAILED+"; UNKNOWN for a word that Slurm has not."""
+    """The state of "RUNNING", "PD", "CANCELLED by 1000", "FAILED+"; UNKNOWN for any other word."""
     words = text.upper().split()
     return _BY_NAME.get(words[0].rstrip("+"), JobState.UNKNOWN) if words else JobState.UNKNOWN

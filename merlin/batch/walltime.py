@@ -20,7 +20,7 @@ _MOST_S = 10 * 365 * 86400.0  # more than any scheduler grants, and no overflow 
 def walltime_seconds(value: str | int | float) -> float | None:
     """The seconds of ``HH:MM:SS``, ``MM:SS``, ``D-HH:MM:SS``, ``D-HH:MM``, ``90m`` or a number; None: no limit.
 
-    Raises ValueError for anything else, and for no time at all.
+    Raises ValueError for anything else, and for a time of zero.
     """
     text = str(value).strip().lower()
     if text in _WITHOUT_LIMIT:

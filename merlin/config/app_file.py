@@ -33,7 +33,7 @@ from merlin.errors import ConfigError
 
 BLOCKS = ("broker", "results_backend", "celery")
 MAX_FILE_BYTES = 1 << 20
-SLIP = 0.9  # how like a setting of Celery a name must be to be taken for a slip; newer versions have more settings
+SLIP = 0.9  # similarity to a setting of Celery from which a name counts as mistyped; newer versions have more settings
 # upstream's names; `rabbitmq` has always meant the encrypted protocol
 KIND_OF_NAME: Mapping[str, Kind] = {
     "redis": "redis",
@@ -177,7 +177,7 @@ class _Reader:
         return next(place for place in places if place != NOWHERE)
 
     def _check_keys(self, path: tuple[str, ...], known: Collection[str]) -> None:
-        """A key that looks like a slip is an error; any other unknown one, a warning (upstream ignores them)."""
+        """Report unknown keys: one that looks mistyped is an error, any other one a warning (upstream ignores them)."""
         for key, item in self._written.get(*path).mapping.items():
             if key not in known:
                 report = self._findings.error if did_you_mean(key, known) else self._findings.warning
@@ -296,7 +296,7 @@ class _Reader:
             self._warning(block, "cert_reqs", message, hint, "unverified")
 
     def _refuse_half_encrypted(self, block: str, kind: Kind, given: Mapping[str, Entry]) -> None:
-        """Who names certificates means to encrypt; a plain connection would betray that."""
+        """Report certificates for a plain connection: a user who names certificates expects encryption."""
         asks = [key for key in _TLS_KEYS if key in given]
         is_required = "cert_reqs" in asks and given["cert_reqs"].text.lower() == "required"
         if kind != "redis+socket" and (is_required or {"ca_certs", "certfile", "keyfile"} & set(asks)):
@@ -324,7 +324,7 @@ class _Reader:
         return values
 
     def _check_setting(self, block: str, name: str, value: object, entry: Entry) -> None:
-        """Nothing on the wire is ever unpickled, whatever the settings say, and servers are named in one place."""
+        """Report settings that allow anything but JSON in messages, and settings that name servers a second time."""
         self._check_setting_name(block, name, entry.key_place)
         given = value if isinstance(value, list) else [value]
         setting = name.lower().removeprefix("celery_")  # Celery takes its old names, too
@@ -340,7 +340,7 @@ class _Reader:
         self._findings.error(place, f"{block}.{name}: {message}", hint="remove this line", code=code)
 
     def _check_setting_name(self, block: str, name: str, place: Place) -> None:
-        """Celery ignores names that it does not know, and stops at old names beside new ones."""
+        """Report an unknown name, which Celery ignores, and an old name, with which Celery stops beside new ones."""
         if name in SETTINGS or name in _UPSTREAMS_SETTINGS:
             return
         message = f"{block}: {name!r} is not a setting of Celery"

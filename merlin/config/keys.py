@@ -53,7 +53,7 @@ def make_key(path: Path) -> bytes:
 
 
 def given_key(path: Path) -> bytes:
-    """The key in the file that MERLIN_KEY_FILE names. A new one would be of no use: nobody else has it."""
+    """The key in the file that MERLIN_KEY_FILE names. None is made: nobody else would have a new key."""
     if not path.exists():
         raise ConfigError(
             f"MERLIN_KEY_FILE names {path}, which does not exist\n"
@@ -64,7 +64,7 @@ def given_key(path: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Write a fresh key under a name that nobody uses, and give it its real name unless that is taken."""
+    """Write a new key under a temporary name, then rename it to `path` unless that name is taken."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")

@@ -25,7 +25,7 @@ STARS = "******"
 
 
 class Secret:
-    """A text that nobody sees by accident: printed, logged, or put into JSON, it shows stars."""
+    """A text that is not shown by accident: printed, logged, or put into JSON, it appears as stars."""
 
     __slots__ = ("_text",)
 
@@ -63,7 +63,7 @@ NO_SECRET = Secret()
 
 
 class PasswordProvider:
-    """Hands a password to redis-py when a connection is opened, so that it stands in no options that are shown."""
+    """Gives a password to redis-py when a connection is opened, so that no printed options contain it."""
 
     def __init__(self, username: str, password: Secret) -> None:
         self._username = username
@@ -191,7 +191,7 @@ class Config(Struct, frozen=True, kw_only=True, dict=True):
     path: Path | None = None  # the app.yaml, None for MERLIN_BROKER_URL
     celery: Mapping[str, Any] = field(default_factory=dict)  # celery.overrides
     warnings: tuple[Diagnostic, ...] = ()
-    is_key_given: bool = False  # by MERLIN_KEY_FILE: then it is there, or something is wrong
+    is_key_given: bool = False  # by MERLIN_KEY_FILE: then a missing key is an error
 
     @cached_property
     def key(self) -> bytes:

@@ -45,11 +45,11 @@ def absolute(text: str, env: Mapping[str, str], base: Path | None = None) -> Pat
     filled = _VARIABLE.sub(lambda match: env.get(match[1] or match[2], match[0]), text)
     if filled == "~" or filled.startswith("~/"):
         filled = str(home(env)) + filled[1:]
-    with contextlib.suppress(RuntimeError):  # ~NAME, where nobody is called so
+    with contextlib.suppress(RuntimeError):  # ~NAME, where no user has this name
         filled = str(Path(filled).expanduser())
     return Path(os.path.abspath((base or Path.cwd()) / filled))  # noqa: PTH100 - keeps links
 
 
 def looks_like_a_file(password: str) -> bool:
-    """True if a password is rather the name of a file that holds one."""
+    """True if a password looks like the name of a file that holds the password."""
     return _FILE_NAME.search(password) is not None

@@ -20,7 +20,7 @@ def write_private(path: Path, text: str) -> None:
 def check_ours(path: Path, remedy: str) -> None:
     """Raise ConfigError for a file that another user made, or whose directory another user made.
 
-    Such a file could choose the server, the key, or the program to run, just because we stand where it lies.
+    Such a file could choose the server, the key, or the program to run, only because it is in the current directory.
     """
     for place in (path.parent, path):
         owner = place.stat().st_uid

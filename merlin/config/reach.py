@@ -34,7 +34,7 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
     """Connect, log in, and ask for the version; never raises, and the server has `timeout_s` for all of it."""
     _load_client(endpoint)
     answers: queue.SimpleQueue[Reach] = queue.SimpleQueue()
-    # a thread, because looking up a host name and a TLS handshake know no time limit
+    # a thread, because the lookup of a host name and a TLS handshake have no time limit
     thread = threading.Thread(
         target=lambda: answers.put(_check(endpoint, 0.8 * timeout_s)), name="check-endpoint", daemon=True
     )
@@ -46,7 +46,7 @@ def check_endpoint(endpoint: Endpoint, timeout_s: float = TIMEOUT_S) -> Reach:
 
 
 def _load_client(endpoint: Endpoint) -> None:
-    """Before the clock starts: on a slow file system the modules may take longer than the server."""
+    """Load the client library before the time limit begins: a slow file system may take longer than the server."""
     if endpoint.is_redis:
         load_redis()
         import redis.backoff
@@ -95,7 +95,7 @@ def _ask_redis(endpoint: Endpoint, timeout_s: float) -> Reach:
 
 
 def _is_open_to_others(client: Any, endpoint: Endpoint) -> bool:
-    """True if other machines reach a Redis that has let us in without a password."""
+    """True if other machines can reach a Redis that accepts us without a password."""
     import redis
 
     if endpoint.tls is not None and endpoint.tls.certfile:  # it asks for certificates

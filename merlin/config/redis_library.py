@@ -1,4 +1,4 @@
-"""Loads redis-py without what it would load for others."""
+"""Loads redis-py without its optional metrics, which Merlin does not use."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _password_in(path: Path, context: BlockContext) -> Secret:
 
 
 def _exists(path: Path) -> bool:
-    """True if it is there and no directory; a text that cannot be a path is not."""
+    """True if the path exists and is not a directory; False for a text that cannot be a path."""
     try:
         return path.exists() and not path.is_dir()
     except (OSError, ValueError):
@@ -130,7 +130,7 @@ CertReqs = Annotated[
 
 
 class ServerBlock(Block):
-    """What every server may have; keys that mean nothing are looked at elsewhere."""
+    """The keys that every server may have; keys without a meaning are reported elsewhere."""
 
     model_config = ConfigDict(extra="ignore")
 

@@ -1,6 +1,6 @@
 """Where studies were put: those of a spec by `merlin run -o DIR`, so that other commands look there, and all others.
 
-A hint and never the truth: of what is remembered, only workspaces that are there and have the study's name count.
+This is only a hint: a workspace counts only if it still exists and has the study's name.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 class Assignment(Struct, frozen=True, kw_only=True):
     """Cores and GPUs, as a worker process gets them with a chunk."""
 
-    cores: tuple[int, ...] = ()  # that they stay on; (): as their worker
+    cores: tuple[int, ...] = ()  # the processes stay on these; (): on those of their worker
     gpus: tuple[str, ...] = ()
     keeps_gpus: bool = False  # a function may keep its devices open until its process ends
     variables: Mapping[str, str] = field(default_factory=dict)  # of their environment

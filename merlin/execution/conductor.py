@@ -42,7 +42,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """How to run a study."""
 
     workers: int | None = None  # default: the cores this process may use
-    again: Again = NOTHING  # what runs again although it has ended
+    again: Again = NOTHING  # tasks that run again although they have ended
     only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
     max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
     grace_s: float = 5.0  # for workers to end after a stop; then they are killed
@@ -76,7 +76,7 @@ def memories_of(found: Replay, session: str) -> list[Deferral | Death]:
 
 
 def durations_of(found: Replay, plan: Plan) -> dict[str, Spread]:
-    """How long the tasks of each step took, by the headers of the ledger's records: what is long has one of its own."""
+    """How long the tasks of each step took, from the headers of the ledger's records: a long task has its own."""
     spreads: dict[str, list[Spread]] = {}
     for instance in plan.instances:
         headers = (entry.header for entry in found.entries(instance.id))
@@ -170,14 +170,15 @@ class Conductor:
     def run_again(
         self, failed: Mapping[str, list[Range]], taken: Mapping[str, list[Range]] | None = None
     ) -> None:
-        """Reset what failed, and what follows from it; also what has not ended well of chunks that are taken away.
+        """Let failed tasks run again, with all that follows from them; also tasks of chunks taken from workers.
 
-        `taken`: those chunks' tasks. What the attempts so far write from now on does not count.
+        `taken` are the tasks of those chunks; of these, the ones that ended ok stay. What earlier attempts still write
+        does not count.
         """
         found = self.read()
         taken = taken or {}
         chosen = {id: list(ranges) for id, ranges in failed.items()}
-        for id, ranges in taken.items():  # a failure that is recorded, and of which no report will come
+        for id, ranges in taken.items():  # failures that are recorded, but will not be reported
             have = found.outcomes_of(id)
             chosen.setdefault(id, []).extend(r for a, b in ranges for r in have.ranges(FAILURES, a, b))
         again = reopen(self._workspace.plan, found.outcomes, {id: merged(of) for id, of in chosen.items()})

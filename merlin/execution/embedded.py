@@ -55,7 +55,7 @@ def run_embedded(workspace: Workspace, options: RunOptions, observer: Observer) 
                     run.close()
     finally:
         if run is not None:
-            run.tell()  # when the workspace is free, because who is told may use it
+            run.tell()  # after the workspace is released: people who are notified may use it
     run.observer.finished(summary)
     return summary
 
@@ -210,7 +210,7 @@ class _Run:
         worker.run(chunk, assignment)
 
     def _take_back(self, worker: WorkerProcess) -> Chunk | None:
-        """The chunk that the worker had, which holds no cores and GPUs any more."""
+        """Take the worker's chunk away from it, and free the cores and GPUs of the chunk."""
         chunk, worker.chunk = worker.chunk, None
         if self._places is not None and chunk is not None:
             self._places.release(chunk.lease)
@@ -225,7 +225,7 @@ class _Run:
                 self.observer.note(note)
 
     def _require_progress(self) -> None:
-        """Raise ExecutionError if the study neither runs nor ends. That is a bug, and would wait forever."""
+        """Raise ExecutionError if the study neither runs nor ends: that is a bug, and this loop would wait forever."""
         scheduler = self._scheduler
         wakeups = (scheduler.next_wakeup(), self._jobs.next_wakeup(time.monotonic()))
         if not (scheduler.num_running or self._is_over() or any(wakeup is not None for wakeup in wakeups)):

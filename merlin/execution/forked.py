@@ -47,7 +47,7 @@ class ForkedProcess:
                     _run_copy(main, log, keep)
             finally:
                 os.close(begin)
-            # ends when the copy has closed the rest: it leads its session, and can be killed by it
+            # ends when the copy has closed the rest: now it leads its session, and the session can be killed
             os.read(begun, 1)
         finally:
             os.close(begun)

@@ -39,7 +39,7 @@ log = logging.getLogger("merlin.job")
 LOOK_S = 10.0  # between two looks whether the job was given up, while a task runs
 STOP_S = 10.0  # for a task to end after a signal; then it is killed
 ENDING_S = 5.0  # for the process to end after it has reported an error
-TROUBLE_S = 60.0  # so long may the folder be unreadable
+TROUBLE_S = 60.0  # the folder may be unreadable for so long
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -159,7 +159,7 @@ class _JobRun:
             process.process.wait()
             process.close()
             with suppress(OSError):
-                if process.log.stat().st_size == 0:  # not a file for each of many jobs
+                if process.log.stat().st_size == 0:  # many jobs must not leave many empty files
                     process.log.unlink()
 
     def _serve(self, process: WorkerProcess) -> ChunkResult | None:
@@ -245,7 +245,7 @@ class _JobRun:
         )
 
     def _interrupted(self, done: tuple[Run, ...], cut_off: tuple[int, ...]) -> ChunkReport:
-        """The report after a signal. If the walltime is over, a task must be to blame, or it would go on forever."""
+        """The report after a signal. If the walltime is over, it blames a task, so that this cannot repeat forever."""
         job = self._job
         report = ChunkReport(chunk=job.chunk, worker=self._name, done=done, is_interrupted=True)
         if not self._is_out_of_time():
@@ -267,7 +267,7 @@ def _end_of(job: StepJob) -> float | None:
 
 
 def _without(chunk: Chunk, done: tuple[Run, ...]) -> Chunk | None:
-    """What of a chunk has not ended; None if all has."""
+    """The part of a chunk that has not ended; None if all of it has."""
     ended = {task for a, b, value in done if value != Outcome.INTERRUPTED for task in range(a, b)}
     left = [task for task in chunk.task_ids() if task not in ended]
     return part_of(chunk, merged((task, task + 1) for task in left)) if left else None
@@ -279,7 +279,7 @@ def _first_left(chunk: Chunk, done: tuple[Run, ...]) -> tuple[int, ...]:
 
 
 def _patiently(ask: Callable[[], bool]) -> bool:
-    """Ask a file system that may be away for a while. Raises ExecutionError."""
+    """Ask a file system that may be unavailable for a while. Raises ExecutionError."""
     deadline = time.monotonic() + TROUBLE_S
     while True:
         try:

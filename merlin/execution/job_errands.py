@@ -1,5 +1,7 @@
-"""The commands of batch schedulers for the jobs of one study: run one after the other in a thread, because they may be
-slow; their results are looked for, and not waited for."""
+"""Runs the commands of batch schedulers for the jobs of one study, one after the other, in a thread.
+
+They may be slow, so nobody waits for their results.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from merlin.errors import MerlinError
 from merlin.execution.job_folder import StepJob
 
 T = TypeVar("T")
-CLOSE_S = 20.0  # for the commands that are on the way when nobody looks after the jobs any more
-SLOW_S = 5.0  # a command that takes longer is told of
+CLOSE_S = 20.0  # at the end, for commands that still run
+SLOW_S = 5.0  # a command that takes longer is reported
 
 
 class Client(Protocol):
@@ -55,7 +57,7 @@ class Errands:
         return self._run(lambda: client.submit(job.name, script, is_again=is_again))
 
     def ask(self, jobs: Iterable[StepJob]) -> Future[dict[str, Job]]:
-        """Ask for jobs that have an id; the result is by lease."""
+        """Ask about jobs that have an id; the result is by lease."""
         by_scheduler: dict[str, dict[str, str]] = {}
         for job in jobs:
             by_scheduler.setdefault(job.scheduler, {})[job.id] = job.lease
@@ -92,7 +94,7 @@ class Errands:
         return out
 
     def close(self, limit_s: float = CLOSE_S) -> bool:
-        """Wait for what is on the way; False if that was not done in time."""
+        """Wait for the commands that still run; False if they did not end in time."""
         if self._thread is None:
             return True
         self._queue.put(None)

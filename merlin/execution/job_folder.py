@@ -1,4 +1,4 @@
-"""What a batch job and those who submitted it tell each other: files in the workspace, so a job needs no network.
+"""The files by which a batch job and its submitting side talk: in the workspace, so a job needs no network.
 
 ::
 
@@ -48,7 +48,7 @@ class StepJob(Struct, frozen=True, kw_only=True):
     chunk: Chunk
     session: str  # the run of the study that it was submitted in
     scheduler: str
-    name: str  # of the job; nobody else's is called so
+    name: str  # of the job; unique
     id: str = ""  # "" until the scheduler has accepted it
     walltime: str = ""  # as the spec says it
     walltime_s: float | None = None
@@ -104,7 +104,7 @@ class JobFolder:
             raise ExecutionError(f"cannot write to {self.path}: {error.strerror}") from error
 
     def void(self) -> None:
-        """From now on the job commits nothing, and does not start if it has not."""
+        """Forbid the job to commit anything from now on, and to start if it has not started."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / _VOID).touch()
@@ -116,7 +116,7 @@ class JobFolder:
         return _VOID in _names(self.path)
 
     def report(self) -> ChunkReport | None:
-        """What the job says has become of its chunk; None while it says nothing. Raises ExecutionError."""
+        """The job's own report on its chunk; None as long as there is none. Raises ExecutionError."""
         try:
             return as_kind(parsed(_content(self._report)), ChunkReport)
         except FileNotFoundError:
@@ -129,9 +129,9 @@ class JobFolder:
         return read_tail(str(self.output), 0).strip()
 
     def remove(self, *, keep: bool) -> None:
-        """The job is over, and its chunk settled. With `keep` its files go to `ended`, for people."""
+        """Remove the files of a job whose chunk is settled; with `keep`, move them to `ended`, for people."""
         with suppress(OSError):
-            (self.path / _RECORD).unlink(missing_ok=True)  # so nobody adopts what is left
+            (self.path / _RECORD).unlink(missing_ok=True)  # so that nobody adopts the rest
         with suppress(OSError):
             self._report.unlink(missing_ok=True)
         if keep:
@@ -184,7 +184,7 @@ def all_jobs(workspace: Workspace) -> list[StepJob]:
 
 
 def put_away_unusable(workspace: Workspace) -> None:
-    """Put the folders of jobs away that somebody else gave up, or whose records are damaged: these commit nothing.
+    """Void and put away the folders of jobs that somebody else gave up, or whose records are damaged.
 
     Only the owner of the study calls this.
     """

@@ -27,8 +27,10 @@ def scheduler_client(name: str) -> SchedulerClient:
 
 
 def require_schedulers(scheduler: Scheduler) -> None:
-    """Raise UsageError, or ExecutionError within seconds, if what is left of the study has jobs for a batch scheduler
-    that cannot be used here."""
+    """Check that every batch scheduler that the rest of the study needs can be used here.
+
+    Raises UsageError, or ExecutionError within seconds.
+    """
     counts, steps = scheduler.counts(), dict[str, str]()
     for instance in scheduler.plan.instances:
         policy = job_policy(instance)
@@ -39,7 +41,7 @@ def require_schedulers(scheduler: Scheduler) -> None:
 
 
 def require_schedulers_of(spec: Spec) -> None:
-    """The same, before anything is prepared."""
+    """The same check for all steps of a spec, before anything is prepared."""
     default, steps = spec.document.batch.type, dict[str, str]()
     if spec.document.merlin.resources.task_server == FLUX:
         steps[FLUX] = spec.document.study[0].name
@@ -52,7 +54,7 @@ def require_schedulers_of(spec: Spec) -> None:
 
 
 def require_scheduler(name: str, step: str) -> None:
-    """The same, for one step."""
+    """The same check for the scheduler `name` of one step."""
     if not is_installed(name):
         raise UsageError(lacks_program(name, step))
     try:

@@ -59,7 +59,7 @@ class ChunkJournal:
         fence: Callable[[], None] | None = None,
         take_rows: TakeRows | None = None,
     ) -> None:
-        """`take_rows` collects what the tasks have made if it lies neither in files nor in memory."""
+        """`take_rows` collects the outputs of tasks if they lie neither in files nor in memory."""
         self._workspace, self._instance, self._chunk = workspace, instance, chunk
         self._worker, self._ledger, self._on_progress, self._fence = worker, ledger, on_progress, fence
         self._take_rows = take_rows

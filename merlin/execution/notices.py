@@ -1,7 +1,7 @@
-"""Tells people what has become of a study while it runs: what `notify` of its spec asks for.
+"""Notifies people about a study while it runs, as `notify` in its spec asks for.
 
-The process that decides for the study calls this: the command of a local run, or the owner. What was told is recorded
-in the ledger, so that nobody who decides later repeats it. Messages are sent by processes of their own; the study
+The process that decides for the study calls this: the command of a local run, or the owner. Notifications are recorded
+in the ledger, so that a later owner does not repeat them. Messages are sent by processes of their own; the study
 neither waits for them nor fails with them.
 """
 
@@ -42,7 +42,7 @@ class Notices:
         read: Callable[[], Replay],
         say: Callable[[str], object],
     ) -> None:
-        """`record` writes an event into the ledger, `read` reads it. `say` is told what could not be sent."""
+        """`record` writes an event into the ledger, `read` reads it. `say` gets messages about failures to send."""
         self._workspace, self._record, self._read, self._say = workspace, record, read, say
         self._rules = workspace.plan.notify
         self._outbox: Outbox[Occasion] = Outbox()
@@ -52,7 +52,7 @@ class Notices:
         self._is_end_told = False
 
     def start(self, *, since: float) -> None:
-        """The run began at `since` (epoch seconds)."""
+        """Begin with a run that started at `since` (epoch seconds)."""
         if not self._rules:
             return
         now, found = time.time(), self._read()
@@ -65,7 +65,7 @@ class Notices:
 
     @property
     def is_active(self) -> bool:
-        """Return whether there is a run that somebody may be told of."""
+        """Return whether there is a run about which people may be notified."""
         return self._occasions is not None
 
     @property
@@ -109,19 +109,19 @@ class Notices:
         self._send(self._occasions.end("failed" if is_broken else event, tasks, reason), tasks)
 
     def collect(self) -> None:
-        """Record what has been sent since the last call, and say what could not be."""
+        """Record what has been sent since the last call, and report what could not be sent."""
         self._keep(self._outbox.ended())
 
     def wait(self) -> None:
-        """The same, when all that is on its way has been sent."""
+        """Wait until all messages on their way are sent, then do the same as `collect`."""
         self._keep(self._outbox.wait())
 
     def leave(self) -> None:
-        """What is on its way arrives, or not, without us; whoever decides next may send it again."""
+        """Leave the messages on their way alone: they may arrive or not, and the next owner may send them again."""
         self._outbox.leave()
 
     def kill(self) -> None:
-        """Give up what is on its way."""
+        """Give up the messages on their way."""
         self._outbox.kill()
 
     def _send(self, occasions: list[Occasion], tasks: TaskCounts) -> None:
@@ -132,7 +132,7 @@ class Notices:
     def _keep(self, several: list[Sent[Occasion]]) -> None:
         for sent in several:
             channel = self._rules[sent.what.rule].channel
-            with suppress(LedgerError):  # then it may be told again
+            with suppress(LedgerError):  # then it may be sent again
                 self._record(NOTIFIED, **record_of(sent.what, channel, sent.error))
             if sent.error:
                 self._say(f"nobody was told by {channel} ({sent.what.event}): {sent.error}")
@@ -176,7 +176,7 @@ def counts_of(workspace: Workspace, found: Replay) -> dict[str, TaskCounts]:
 
 
 def tell_of_stop(workspace: Workspace, reason: str, say: Callable[[str], object]) -> None:
-    """Tell that a command has stopped the study, which has no owner any more; returns when that is done."""
+    """Notify people that a command has stopped the study, which has no owner any more; returns when this is sent."""
     if not workspace.plan.notify:
         return
     found = replay(workspace.ledger_dir, workspace.plan)
@@ -194,7 +194,7 @@ def _num_ended(found: Replay) -> int:
 
 
 def recorder(workspace: Workspace, session: str) -> Recorder:
-    """Records events in the ledger of a run for which nobody has a conductor, or not any more."""
+    """A function that records events in the ledger of a run that has no conductor (any more)."""
 
     def record(kind: str, **data: Any) -> None:
         append_records(workspace, session, EventRecord(kind=kind, data=data))

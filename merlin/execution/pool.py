@@ -105,7 +105,7 @@ class WorkerProcess:
         self.channel.send({"op": "run", "chunk": to_plain(chunk), **more})
 
     def suits(self, assignment: Assignment | None) -> bool:
-        """Return whether the process may run a chunk with this assignment: functions change their GPUs never."""
+        """Return whether the process may run a chunk with this assignment: functions never change their GPUs."""
         if assignment is None or not assignment.keeps_gpus:
             return True
         return self._gpus in ((), assignment.gpus)

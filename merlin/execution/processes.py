@@ -1,4 +1,4 @@
-"""Process groups. Every task leads one, and the whole group ends with it."""
+"""Process groups. Every task leads one, and the whole group ends with its task."""
 
 from __future__ import annotations
 

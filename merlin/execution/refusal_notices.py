@@ -1,4 +1,4 @@
-"""Tells people that the batch scheduler gives a study no worker jobs: what `merlin workers autoscale` meets."""
+"""Notifies people when the batch scheduler refuses the worker jobs of `merlin workers autoscale`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from merlin.spec.model import Document
 
 _NO_TASKS = TaskCounts(
     planned=0, ok=0, failed=0, skipped=0, running=0, ready=0, waiting=0, queued=0
-)  # what the tasks do is told by those who run them
+)  # those who run the tasks report on them
 
 
 class RefusalNotices:
-    """The messages of one autoscaler, which serves a spec or a workspace; every reason is told once."""
+    """The messages of one autoscaler, which serves a spec or a workspace; each reason is sent once."""
 
     def __init__(self, path: Path, document: Document, say: Callable[[str], object]) -> None:
-        """`say` is told what could not be sent."""
+        """`say` gets messages about failures to send."""
         self._rules = rules_of(path, document)
         self._study, self._say = document.description.name, say
         self._workspace = str(path.absolute()) if path.is_dir() else ""
@@ -32,7 +32,7 @@ class RefusalNotices:
         self._outbox: Outbox[Occasion] = Outbox()
 
     def look(self, refusal: str) -> None:
-        """Send what a refusal calls for; "": no job was refused."""
+        """Send the notifications about a refusal; "" means that no job was refused."""
         for occasion in self._occasions.look(_NO_TASKS, time.monotonic(), refusal):
             notice = Notice(
                 event=occasion.event,
@@ -47,7 +47,7 @@ class RefusalNotices:
             self._note(sent.what, sent.error)
 
     def wait(self) -> None:
-        """Wait for what is on its way."""
+        """Wait for the messages on their way."""
         for sent in self._outbox.wait():
             self._note(sent.what, sent.error)
 

@@ -62,7 +62,7 @@ class ChunkRunner:
         self._functions = FunctionRunner(workspace, worker)
         self._shards = ShardRunner(workspace, self._walltime, fence)
         self._taken = TakenRows(workspace)
-        self._variables: Mapping[str, str] = {}  # of the environment of the chunk that runs
+        self._variables: Mapping[str, str] = {}  # in the environment of the running chunk
 
     def run(self, chunk: Chunk, assignment: Assignment | None = None) -> ChunkResult:
         """Run the chunk's tasks, on what is assigned to it. When this returns, the ledger has their outcomes.

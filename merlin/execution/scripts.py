@@ -49,7 +49,7 @@ class ScriptTemplate:
         slots = [self._known()[name] for name in names]
         self._pick = (
             itemgetter(*slots) if slots else None
-        )  # one slot gives its text, which a format accepts, too
+        )  # one slot gives just its text, not a tuple; a format accepts that, too
 
     def scripts(self, tasks: Sequence[int]) -> Iterator[Script]:
         """The scripts of the tasks, which are in order; contiguous ranges of them are filled together."""

@@ -41,7 +41,7 @@ class ShellRunner:
     def run(
         self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, variables: Mapping[str, str]
     ) -> None:
-        """Run the chunk's tasks with these variables in their environment, in a warm shell where nobody can tell."""
+        """Run the chunk's tasks with these variables in their environment, in a warm shell if that changes nothing."""
         if chunk.collect_only:
             self._collect(instance, chunk, journal)
             return
@@ -62,7 +62,7 @@ class ShellRunner:
             raise batches.error
 
     def _collect(self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal) -> None:
-        """Let the journal collect what the scripts have left in an earlier revision: its word is the outcome."""
+        """Let the journal collect what the scripts have left in an earlier revision: that decides the outcomes."""
         for task in chunk.task_ids():
             if self._waiter.stopped:
                 return

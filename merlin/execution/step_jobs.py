@@ -1,7 +1,7 @@
-"""Chunks of submitted steps as batch jobs: takes them from the scheduler of the study, and reports how they ended.
+"""Runs chunks of submitted steps as batch jobs: takes them from the study's scheduler, and reports how they ended.
 
-The scheduler of the study decides what runs; this only carries it out. Every job has a folder (see `job_folder`), so
-whoever goes on with the study finds the jobs that still run. How a chunk ended is read from the job's own report, or
+The scheduler of the study decides what runs; this only carries it out. Every job has a folder (see `job_folder`), so a
+process that continues the study finds the jobs that still run. How a chunk ended is read from the job's own report, or
 from the ledger when a job ended without one; the batch scheduler is only asked whether jobs live.
 """
 
@@ -39,7 +39,7 @@ ASK_S = (
 SUBMIT_S = 0.25  # between two submissions
 SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a row, and then the last one
 MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
-TELL_S = 60.0  # between two times that people are told what the jobs do
+TELL_S = 60.0  # between two notes to users about the jobs
 REPORT_S = 10.0  # for a report to become visible after its job has ended
 MAX_FALSE_STARTS = 3  # jobs in a row that end before our program begins: the study stops
 END_S = 5.0  # for jobs to report after they were cancelled with the study
@@ -50,7 +50,7 @@ class _Live(Struct):
 
     job: StepJob
     folder: JobFolder
-    may_be_submitted: bool = False  # although it has no id: by an earlier owner, or by a command that failed
+    may_be_submitted: bool = False  # although it has no id, by an earlier owner or a failed command
     ended: Job | None = None  # what the batch scheduler said when it was over
     ended_at: float = 0.0
 
@@ -102,7 +102,7 @@ class StepJobs:
         return found
 
     def adopt_all(self, scheduler: Scheduler) -> None:
-        """The same, and let the scheduler adopt their chunks; `step` gives up those that it cannot."""
+        """Do the same, and let the scheduler adopt their chunks; `step` gives up jobs whose chunk it cannot adopt."""
         known = {instance.id for instance in scheduler.plan.instances}
         for job in self.adopt():
             if job.chunk.instance in known and scheduler.adopt(job.chunk):
@@ -113,7 +113,7 @@ class StepJobs:
         self._end_at = now
 
     def leases(self) -> set[str]:
-        """Of the chunks that are jobs."""
+        """The leases of the chunks that are jobs."""
         return set(self._live)
 
     @property
@@ -143,7 +143,7 @@ class StepJobs:
     # -------------------------------------------------------------------- rounds
 
     def step(self, scheduler: Scheduler, now: float, *, may_submit: bool = True) -> list[ChunkReport]:
-        """Do what is due; returns what has become of chunks. Tell the scheduler and the ledger before the next call."""
+        """Do what is due; returns reports on chunks. Pass them to the scheduler and the ledger before the next call."""
         self._clean_up()
         if not self._policies and not self._live:
             return []
@@ -169,7 +169,7 @@ class StepJobs:
         return ""
 
     def _give_up_what_ended(self, scheduler: Scheduler) -> list[ChunkReport]:
-        """Jobs that were cancelled, or could not be adopted, or whose tasks have all ended by other means."""
+        """Give up jobs that were cancelled, or could not be adopted, or whose tasks have all ended by other means."""
         held = {lease: scheduler.held(lease) for lease in self._live}
         ended = [live for lease, live in self._live.items() if not (h := held[lease]) or not num_tasks(h)]
         self._give_up(ended)
@@ -255,7 +255,7 @@ class StepJobs:
             self._errands.cancel([live.job])
 
     def _note_trouble(self, text: str) -> None:
-        """Once, until something works again."""
+        """Add a note for users, but only one until something works again."""
         if not self._is_trouble_noted:
             self._notes.append(text)
         self._is_trouble_noted = True
@@ -275,7 +275,7 @@ class StepJobs:
         question, self._question = self._question, None
         try:
             found = question.result()
-        except MerlinError as error:  # nothing follows from it
+        except MerlinError as error:  # a failed question has no consequences
             self._note_trouble(f"cannot ask for the jobs, and goes on trying: {error}")
             return
         self._is_trouble_noted = False
@@ -292,7 +292,7 @@ class StepJobs:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        """Say what the jobs do when that has changed, now and then."""
+        """Note for users what the jobs do, from time to time, if that has changed."""
         lines = [str(counts) for counts in count_jobs(live.job for live in self._live.values())]
         if lines != self._told and now >= self._tell_at:
             self._told, self._tell_at = lines, now + TELL_S
@@ -315,7 +315,7 @@ class StepJobs:
         return out
 
     def _own_report(self, live: _Live) -> ChunkReport | None:
-        """What the job says; None if that is damaged, and then the ledger counts."""
+        """The job's own report; None if it cannot be used: then the ledger counts."""
         try:
             report = live.folder.report()
         except ExecutionError as error:
@@ -326,7 +326,7 @@ class StepJobs:
         self._num_false_starts = 0
         self._settle(live, keep=report.result is None)
         if live.job.session != self._session and report.result is not None:
-            return self._interrupted(live)  # what this run has reset since counts more: the ledger knows
+            return self._interrupted(live)  # this run may have reset tasks since: the ledger decides
         return report
 
     def _report_without(self, live: _Live, ended: Job) -> ChunkReport:
@@ -335,7 +335,7 @@ class StepJobs:
         how = f"{ended.state}{f': {ended.reason}' if ended.reason else ''}"
         self._notes.append(f"job {live.job.id} of {_described(chunk)} ended without a report ({how})")
         said = live.folder.output_tail()
-        # one that its scheduler does not know may live on
+        # a job that its scheduler does not know may still run
         self._give_up([live], must_cancel=ended.state is JobState.UNKNOWN)
         report = self._interrupted(live)
         if not has_begun and ended.state not in (JobState.LOST, JobState.UNKNOWN):
@@ -351,12 +351,12 @@ class StepJobs:
         done = [run for run in clip(self._recorded(chunk), pieces_of(chunk)) if run[2] in ENDED]
         if ended.state is JobState.TIMEOUT:
             return replace(report, cut_off=_first_left(chunk, done), walltime=live.job.walltime)
-        if done or not has_begun:  # it made progress, or the tasks have nothing to do with it
+        if done or not has_begun:  # it made progress, or its tasks cannot be the cause
             return report
         return replace(report, is_interrupted=False, died=f"its job ended: {how}", is_infrastructure=True)
 
     def _interrupted(self, live: _Live, trouble: str = "") -> ChunkReport:
-        """What has ended of it counts, and the rest runs again."""
+        """The report on an interrupted job: tasks that have ended count, and the rest runs again."""
         worker = f"job {live.job.id or live.job.name}"
         return ChunkReport(chunk=live.job.chunk, worker=worker, is_interrupted=True, trouble=trouble)
 
@@ -372,7 +372,7 @@ class StepJobs:
     # ---------------------------------------------------------------- stopping
 
     def _stop(self, now: float, *, at_once: bool) -> list[ChunkReport]:
-        """Nothing more begins; with `at_once` jobs that run are cancelled, and have a moment to report."""
+        """Let no further job begin; with `at_once`, cancel running jobs, which have a moment to report."""
         if at_once and not self._has_cancelled:
             self._has_cancelled, self._end_at = True, self._end_at or now + END_S
             self._errands.cancel([live.job for live in self._live.values()])
@@ -386,7 +386,7 @@ class StepJobs:
 
 
 def policies(workspace: Workspace) -> dict[str, JobPolicy]:
-    """Of the steps that are submitted, by step; parameters may give its instances numbers of their own."""
+    """The policies of the steps that are submitted, by step; parameters may give its instances other numbers."""
     found = ((instance.step, job_policy(instance)) for instance in workspace.plan.instances)
     return {step: policy for step, policy in found if policy is not None}
 

@@ -27,7 +27,7 @@ class TakenRows:
         self._taker: RowTaker | None = None
 
     def taker(self, revision: int) -> Callable[[CollectRequest], dict[int, str]]:
-        """What collects tasks from the data sets that a revision has put aside."""
+        """A function that collects tasks from the data sets that a revision has put aside."""
         if self._taker is None:
             from merlin.shards.recollecting.before import RowTaker
 
@@ -35,7 +35,7 @@ class TakenRows:
         return partial(self._taker.collect, revision=revision)
 
     def run(self, chunk: Chunk, journal: ChunkJournal, waiter: Waiter) -> None:
-        """End the chunk's tasks ok, and let the journal collect them: its word is the outcome."""
+        """End the chunk's tasks ok, and let the journal collect them: that decides the outcomes."""
         ids = np.asarray(chunk.task_ids(), np.int64)
         for tasks in np.split(ids, range(FLUSH_TASKS, len(ids), FLUSH_TASKS)):
             if waiter.stopped:

@@ -12,7 +12,7 @@ MARGIN_S = 6.0  # before the end: for interrupts, last records and reports
 
 
 class Walltime:
-    """The time that is left. It is measured by a clock that nobody sets."""
+    """The time that is left, measured by the monotonic clock, which nobody can set."""
 
     def __init__(self, ends: float | None = None) -> None:
         """`ends`: epoch seconds; None: there is no end."""
@@ -20,7 +20,7 @@ class Walltime:
 
     @property
     def ends(self) -> float | None:
-        """In epoch seconds of this host's clock."""
+        """The end in epoch seconds of this host's clock; None if there is none."""
         return None if self._ends == math.inf else self._ends - time.monotonic() + time.time()
 
     def left_s(self) -> float:
@@ -28,7 +28,7 @@ class Walltime:
         return self._ends - MARGIN_S - time.monotonic()
 
     def has_time_for(self, need_s: float) -> bool:
-        """Whether a task that may take so long can end in time; 0 if that is not known."""
+        """Whether a task that may take `need_s` seconds (0: not known) can end in time."""
         return need_s <= self.left_s()
 
 
@@ -50,7 +50,7 @@ class Warnings:
         self._last = time.time()
 
     def came_since(self, started: float, *, wait_s: float = 0.0) -> bool:
-        """Whether one came since `started` (epoch seconds); the signal that killed a task may reach us after it."""
+        """Whether a signal came since `started` (epoch seconds); it may reach us after it has killed a task."""
         deadline = time.monotonic() + wait_s
         while self._last < started and time.monotonic() < deadline:
             time.sleep(0.02)

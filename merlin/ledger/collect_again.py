@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from merlin.ledger.replay import Replay
     from merlin.plan.plan import Plan
 
-_CAUSE = "field '"  # how the causes begin that collecting gives to failures
+_CAUSE = "field '"  # how the cause begins if the collection of outputs failed
 
 
 def badly_collected(found: Replay) -> dict[str, list[Range]]:
@@ -33,8 +33,10 @@ def badly_collected(found: Replay) -> dict[str, list[Range]]:
 
 
 def to_collect_again(found: Replay, plan: Plan) -> dict[str, RunMap]:
-    """By step instance, where the values of each task lie that is to be collected again (see `FROM_FILES`), 0 for the
-    others; only instances with such tasks are in it."""
+    """By step instance, where the values of the tasks lie that are to be collected again: see `FROM_FILES`.
+
+    It is 0 for all other tasks. Instances without such tasks are left out.
+    """
     marks: dict[str, RunMap] = {}
     for instance in plan.instances if plan.revision else ():
         for entry, ranges in found.standing(instance.id):
@@ -50,7 +52,7 @@ def to_collect_again(found: Replay, plan: Plan) -> dict[str, RunMap]:
 def ever_taken(found: Replay, plan: Plan) -> dict[str, dict[int, list[Range]]]:
     """By step instance: the tasks that were to be taken from data sets, by the revision that has put these aside.
 
-    Only those that have not run since: the values there are still theirs.
+    Tasks that may have run since are left out; for the others, the values there are still valid.
     """
     taken: dict[str, dict[int, list[Range]]] = {}
     for instance in plan.instances if plan.revision else ():
@@ -61,7 +63,7 @@ def ever_taken(found: Replay, plan: Plan) -> dict[str, dict[int, list[Range]]]:
             place = _whence(entry) if is_reset else 0
             if place > 0:
                 marks.setdefault(place, RunMap(instance.num_tasks, 0)).set(header.lo, header.hi, 1)
-            elif is_reset or header.counts[Outcome.INTERRUPTED]:  # after which tasks would run
+            elif is_reset or header.counts[Outcome.INTERRUPTED]:  # after these, the tasks would run
                 for each in marks.values():
                     each.set(header.lo, header.hi, 0)
         if marks:

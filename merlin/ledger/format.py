@@ -171,7 +171,7 @@ def payload_length(data: bytes) -> int:
 
 
 def payload_in(data: bytes) -> bytes | None:
-    """The payload of a framed record; None if these bytes are none, or not as they were written."""
+    """The payload of a framed record; None if these bytes are not a record, or have changed."""
     if len(data) < FRAME_BYTES:
         return None
     magic, length, crc = _FRAME.unpack_from(data)

@@ -1,6 +1,6 @@
 """The headers of a segment's records as arrays: the quick way to read a segment with hundreds of thousands of them.
 
-What is not as it should be is left to `Segment`, which reads record by record and says what is wrong.
+A segment with damage is left to `Segment`, which reads record by record and says what is wrong.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NeedsCare(Exception):
 
 
 class HeaderColumns(Struct, frozen=True, kw_only=True):
-    """Headers of n records of one segment, in file order: what is asked of all of them."""
+    """Headers of n records of one segment, in file order: only the parts that are needed of all records."""
 
     kind: NDArray[np.uint8]  # (n,)
     outcome: NDArray[np.uint8]  # (n,)
@@ -61,7 +61,7 @@ class HeaderColumns(Struct, frozen=True, kw_only=True):
 
 
 class SegmentFile(Struct, frozen=True, kw_only=True):
-    """A segment: what it says of itself, where its records are, and bytes at its end that are no record (yet)."""
+    """A segment: its header, the places of its records, and bytes at its end that are not a record (yet)."""
 
     segment: Segment  # with its header, and no record read
     header: SegmentHeader
@@ -169,7 +169,7 @@ def _columns(
 
 
 def _gather(data: bytes, starts: NDArray[np.int64], offset: int, kind: np.dtype[np.void]) -> NDArray[np.void]:
-    """Values of a type at any bytes of the data."""
+    """The values of one type at places of the data, which need not be aligned."""
     room = len(data) - offset - kind.itemsize + 1
     if not len(starts) or room <= 0:
         return np.empty(0, kind)
@@ -195,7 +195,7 @@ def _chain(data: bytes) -> NDArray[np.int64]:
 
 
 def _followed(found: NDArray[np.int64], ends: NDArray[np.int64], room: int) -> NDArray[np.int64]:
-    """The same where the magic bytes also stand inside of records."""
+    """Where records begin, if the magic bytes also occur inside records. Raises NeedsCare."""
     places, kept, at = {place: i for i, place in enumerate(found.tolist())}, [], 0
     every = ends.tolist()
     while at < room:

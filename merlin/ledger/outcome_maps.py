@@ -103,7 +103,7 @@ def _apply(current: RunMap, entries: list[LedgerEntry]) -> None:
 
 
 def _all_runs(entries: Iterable[LedgerEntry], order: Callable[[LedgerEntry], Order]) -> Iterator[Run]:
-    """Sorted runs that do not overlap, without those that are missing."""
+    """Sorted runs that do not overlap; tasks without an outcome are left out."""
     singles: list[LedgerEntry] = []
     for lo, hi, group in ordered_clusters(entries, order):
         if len(group) == 1:

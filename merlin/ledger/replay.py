@@ -296,7 +296,7 @@ class Replay:
 
     @property
     def generation(self) -> int:
-        """Another number after all was read anew, because a compaction has replaced segments."""
+        """A number that changes when everything is read again, because a compaction has replaced segments."""
         return self._generation
 
     @property

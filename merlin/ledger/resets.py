@@ -1,7 +1,7 @@
-"""Resets: records by which outcomes of before do not count any more, so that their tasks run again.
+"""Resets: records that make earlier outcomes invalid, so that their tasks run again.
 
-Whoever lets tasks run again that have ended writes them here: a restart, a rerun, a repair, an update, an owner that
-does not trust a node. Their cause says which it was.
+They are made here by all that let ended tasks run again: a restart, a rerun, a repair, an update, an owner that does
+not trust a node. The cause of a reset says which of these it was.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def taken_from(revision: int) -> str:
 
 
 def whence(cause: str) -> int:
-    """Where the values of tasks lie that were reset with this cause: see `FROM_FILES`; 0 if they run."""
+    """Where the values of tasks lie that were reset with this cause (see `FROM_FILES`); 0 if the tasks run."""
     if cause == COLLECT_AGAIN:
         return FROM_FILES
     number = cause.removeprefix(_FROM_DATA_SETS)

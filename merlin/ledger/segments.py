@@ -64,7 +64,7 @@ class Segment:
         return [header for batch in self.batches() for header in batch]
 
     def batches(self) -> Iterator[list[RecordHeader]]:
-        """The same, a few megabytes of records at a time."""
+        """The same headers as `read_new`, a few megabytes of records at a time."""
         with self.path.open("rb", buffering=0) as file:
             fd = file.fileno()
             size = os.fstat(fd).st_size
@@ -134,7 +134,7 @@ class Segment:
                 yield header, self.payload(file, header)
 
     def payload(self, file: BinaryIO, header: RecordHeader) -> bytes:
-        """The bytes of a record. Raises LedgerError if they are not any more what they were."""
+        """The bytes of a record. Raises LedgerError if they have changed."""
         data = os.pread(file.fileno(), FRAME_BYTES + header.length, header.offset - FRAME_BYTES)
         payload = payload_in(data)
         if payload is None:

@@ -15,7 +15,7 @@ _Heap = list[tuple[tuple[int, int, int], str]]
 
 
 class Backlog:
-    """Chunks that run again come before the ready tasks of their step instance."""
+    """What waits; chunks that run again come before the ready tasks of their step instance."""
 
     def __init__(self, states: Mapping[str, InstanceState]) -> None:
         self._states = states
@@ -26,7 +26,7 @@ class Backlog:
         self._num_deferred = 0  # ever; breaks ties
 
     def activate(self, state: InstanceState) -> None:
-        """Something of this step instance may be ready now."""
+        """Note that tasks of this step instance may be ready now."""
         if not state.is_active and (state.num[READY] or state.requeue):
             state.is_active = True
             if state.jobs is None:
@@ -36,13 +36,13 @@ class Backlog:
             heapq.heappush(heap, (state.rank, state.instance.id))
 
     def put(self, chunk: Chunk) -> None:
-        """To run again, as soon as a worker is free."""
+        """Add a chunk to run again as soon as a worker is free."""
         state = self._queue(chunk)
         state.requeue.append(chunk)
         self.activate(state)
 
     def defer(self, chunk: Chunk, not_before: float) -> None:
-        """To run again, later."""
+        """Add a chunk to run again at the time `not_before` or later."""
         self._queue(chunk)
         self._num_deferred += 1
         heapq.heappush(self._deferred, (not_before, self._num_deferred, chunk))
@@ -60,9 +60,9 @@ class Backlog:
         may_start: Callable[[InstanceState], bool],
         room: Room | None = None,
     ) -> InstanceState | None:
-        """The step instance whose turn it is (in one queue), which has a chunk to run again or ready tasks.
+        """The step instance whose turn it is (in one queue); it has a chunk to run again, or ready tasks.
 
-        Those that may not start keep their places. With `room`, it fits there, and is to be started.
+        Step instances that may not start keep their places. With `room`, the result fits there, and must be started.
         """
         self._put_what_is_due(now)
         first: InstanceState | None = None
@@ -83,7 +83,7 @@ class Backlog:
         return first
 
     def first_for_job(self, now: float, step: str) -> InstanceState | None:
-        """The same, of a step whose chunks become batch jobs."""
+        """The step instance whose turn it is, of a step whose chunks become batch jobs."""
         self._put_what_is_due(now)
         return self._top(self._for_jobs.get(step, []), lambda state: True)
 
@@ -92,7 +92,7 @@ class Backlog:
             self.put(heapq.heappop(self._deferred)[2])
 
     def _top(self, heap: _Heap, may_start: Callable[[InstanceState], bool]) -> InstanceState | None:
-        """The first step instance of a heap that may start. Those that have nothing left lose their places."""
+        """The first step instance of a heap that may start. Instances with nothing left to run lose their places."""
         passed_over = []
         found: InstanceState | None = None
         while heap:
@@ -114,14 +114,14 @@ class Backlog:
         return self._deferred[0][0] if self._deferred else None
 
     def chunks(self) -> Iterator[Chunk]:
-        """All that are to run again."""
+        """All chunks that are to run again."""
         for state in self._states.values():
             yield from state.requeue
         for _, _, chunk in self._deferred:
             yield chunk
 
     def drop(self, instances: Collection[str]) -> list[Chunk]:
-        """Nothing of these step instances runs again; returns the chunks that would have."""
+        """Remove and return the chunks of these step instances that were to run again."""
         dropped = [chunk for chunk in self.chunks() if chunk.instance in instances]
         self._deferred = [entry for entry in self._deferred if entry[2].instance not in instances]
         heapq.heapify(self._deferred)

@@ -1,4 +1,4 @@
-"""Which nodes fail what succeeds elsewhere: they get nothing more of a study. Pure.
+"""Finds nodes on which tasks fail that succeed elsewhere: such nodes get no more tasks of a study. Pure.
 
 A node is bad when the last samples of a step that ended there all failed, at least `MIN_FAILURES` different ones,
 while samples of the step succeed elsewhere, so that chance explains it in fewer than one of a hundred such studies.
@@ -18,7 +18,7 @@ CHANCE = 0.01
 
 
 class _Record(Struct):
-    """What ended of one step, on one node or altogether."""
+    """How many tasks of one step have ended how, on one node or on all."""
 
     num_ok: int = 0
     num_failed: int = 0
@@ -26,10 +26,10 @@ class _Record(Struct):
 
 
 class BadNodes:
-    """Follows what ends where."""
+    """Counts how the tasks of each step end on each node."""
 
     def __init__(self, quarantined: Mapping[str, str] | None = None) -> None:
-        """`quarantined`: by earlier owners of the study."""
+        """`quarantined`: the nodes that earlier owners of the study have found to be bad."""
         self.quarantined = dict(quarantined or {})  # node -> the step that showed it
         self._records: dict[str, dict[str, _Record]] = {}  # by step and node
         self._totals: dict[str, _Record] = {}  # by step
@@ -37,7 +37,7 @@ class BadNodes:
         self._failed: dict[str, dict[str, list[Range]]] = {}  # by node and step instance
 
     def ended(self, node: str, step: str, instance: str, runs: Iterable[Run]) -> list[str]:
-        """Tasks of a chunk have ended on a node; returns the nodes that this shows to be bad."""
+        """Take in that tasks of a chunk have ended on a node; returns the nodes that this shows to be bad."""
         if not node or node in self.quarantined:
             return []
         record = self._records.setdefault(step, {}).setdefault(node, _Record())
@@ -50,7 +50,7 @@ class BadNodes:
             elif outcome == Outcome.FAILED:
                 record.num_failed += hi - lo
                 total.num_failed += hi - lo
-                few = range(lo, min(hi, lo + 1000))  # more change nothing
+                few = range(lo, min(hi, lo + 1000))  # more make no difference
                 record.last_failed.update((instance, task) for task in few)
                 self._failed.setdefault(node, {}).setdefault(instance, []).append((lo, hi))
         (failing.add if len(record.last_failed) >= MIN_FAILURES else failing.discard)(node)
@@ -64,7 +64,7 @@ class BadNodes:
         num_ok, num_failed = total.num_ok - here.num_ok, total.num_failed - here.num_failed  # elsewhere
         if not num_ok:
             return False
-        # how often so many fail in a row on any node, with a rate that what happened elsewhere does not contradict
+        # the expected number of such series of failures by chance, with a failure rate that fits the other nodes
         rate = (num_failed + 1) / (num_ok + num_failed + 2)
         return float((here.num_ok + here.num_failed) * rate ** len(here.last_failed)) <= CHANCE
 
@@ -73,7 +73,7 @@ class BadNodes:
         return len(self._records.get(step, ())) == 1
 
     def failed_on(self, node: str) -> dict[str, list[Range]]:
-        """What failed there, by step instance."""
+        """The tasks that failed on a node, by step instance."""
         return {id: merged(ranges) for id, ranges in self._failed.get(node, {}).items()}
 
 

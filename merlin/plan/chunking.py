@@ -46,7 +46,7 @@ class ChunkSizer:
         self.size = ideal if ideal <= self.size else max(self.size, min(ideal, GROWTH * num_tasks))
 
     def next_size(self, num_left: int, num_workers: int, least_s: float = LEAST_S) -> int:
-        """Tasks of the next chunk when `num_left` have not been handed out: guided at the tail."""
+        """The number of tasks of the next chunk when `num_left` have not been handed out: fewer when few are left."""
         if self._is_fixed:
             return self.size
         share = -(-num_left // (2 * num_workers))

@@ -22,7 +22,7 @@ def wait_before_cleanup(instances: Sequence[StepInstance], workspace: str) -> tu
             continue
         needing = {id for ids in needed_by(made, instance.finishes, workspace).values() for id in ids}
         later = _following(made, instance.id)
-        # of one group, so that the manifest is written if the shards are, whatever became of the others
+        # in the group of the shards, so that the manifest is written if these are, however the other steps end
         group = instance.edges[0].group
         more = [Edge(source=id, kind="all", group=group) for id in made if id in needing - later]
         made[instance.id] = replace(instance, edges=(*instance.edges, *more))

@@ -30,7 +30,7 @@ class Consequences:
     """Moves tasks between states as what they depend on ends; what becomes ready goes to the backlog."""
 
     def __init__(self, states: Mapping[str, InstanceState], backlog: Backlog, first_attempt: int) -> None:
-        self.ended: set[str] = set()  # instances whose end their targets know of
+        self.ended: set[str] = set()  # instances whose end has been passed on to their targets
         self._backlog = backlog
         self._first_attempt = first_attempt
         self._decided: list[DecidedOutcome] = []
@@ -47,7 +47,7 @@ class Consequences:
     def decide(
         self, state: InstanceState, lo: int, hi: int, outcome: Outcome, cause: str, attempt: int
     ) -> None:
-        """Tasks [lo, hi) end like this, and no worker reports it."""
+        """End the tasks [lo, hi) with an outcome that no worker reports."""
         state.move(lo, hi, int(outcome))
         self.note_change(state, lo, hi)
         last = self._decided[-1] if self._decided else None
@@ -87,7 +87,7 @@ class Consequences:
             self._note_end(state)
 
     def _note_end(self, state: InstanceState) -> None:
-        """If every task has ended, the groups that it is in wait for one less."""
+        """If every task has ended, tell the groups that contain this instance as a source."""
         if state.is_ended and state.instance.id not in self.ended:
             self.ended.add(state.instance.id)
             for group in state.member_of:
@@ -95,7 +95,7 @@ class Consequences:
                 self._close(group)
 
     def _close(self, group: SourceGroup) -> None:
-        """A source of the group has ended; the last one decides."""
+        """After the end of a source: if it was the last of the group, decide whether the target may run."""
         if group.num_open:
             return
         target = group.target

@@ -46,15 +46,14 @@ def cut(state: InstanceState, size: int, attempt: int) -> Chunk:
 
 
 def _ready(state: InstanceState) -> Iterator[Run]:
-    """The ready tasks in order, as runs; the value says where those have their values that are only collected, else
-    it is 0."""
+    """The ready tasks in order, as runs. For tasks that are only collected, the value says from where, else it is 0."""
     for a, b, value in state.tasks.runs(state.cursor):
         if value == READY:
             yield from ((a, b, 0),) if state.collect_only is None else state.collect_only.runs(a, b)
 
 
 def _size(state: InstanceState, size: int, whence: int) -> int:
-    """Tasks of a chunk: of a shard at least if their values come from shards, as each is checked as a whole."""
+    """The size of a chunk. If values come from shards, it is at least a shard, which is checked as a whole."""
     if whence == 0:
         return size
     sizes = (

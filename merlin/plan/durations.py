@@ -13,8 +13,8 @@ from merlin.batch.walltime import as_clock, walltime_seconds
 from merlin.plan.plan import Scalar, StepInstance
 
 Spread = tuple[tuple[int, int], ...]  # (class of duration, number of tasks), sorted
-SHARE = 0.95  # of the tasks must have been as short as what is called the need
-ENOUGH = 20  # tasks that must have ended before more is believed than the step's own walltime
+SHARE = 0.95  # of the ended tasks took no longer than the need
+ENOUGH = 20  # tasks that must have ended; until then the step's own walltime counts
 _PER_DOUBLING = 4
 _SHORTEST_S = 1e-3
 _LARGEST_CLASS = 200  # 2**50 seconds
@@ -31,7 +31,7 @@ def longest_of(number: int) -> float:
 
 
 def spread_of(durations: Iterable[tuple[float, int]]) -> Spread:
-    """What is reported of (seconds, number of tasks)."""
+    """The spread of durations that are given as (seconds, number of tasks)."""
     return added(((class_of(seconds), num),) for seconds, num in durations)
 
 
@@ -65,8 +65,8 @@ class Durations:
     def need_s(self) -> float:
         """The seconds that a worker must have left to start a task; 0: not known, so any will do.
 
-        95 % of the tasks that have ended were not longer. A step's walltime counts until enough have ended, and
-        what no task ended within says that more is needed.
+        95 % of the tasks that have ended took no longer. Until enough have ended, the step's walltime counts, or
+        without one at least the longest time after which a task was interrupted.
         """
         learned = self._learned_s()
         if self._cap_s is not None:

@@ -13,7 +13,7 @@ LOSS_LIMIT = 10  # a task that was alone in its chunk when its worker was lost, 
 
 
 def has_failures(chunk: Chunk, runs: Iterable[Run]) -> bool:
-    """True if tasks of it failed; an adopted chunk may not hold them any more, but nobody has looked at them yet."""
+    """True if tasks of the chunk as it was handed out have failed, also tasks that had ended when it was adopted."""
     return any(outcome in FAILURES for _, _, outcome in clip(runs, pieces_of(chunk)))
 
 

@@ -46,7 +46,7 @@ def _fields(name: str, block: FieldBlock, fill: Fill) -> Iterator[PlannedField]:
 
 
 def _member(graph: str, block: FieldBlock, role: str, member: Values, fill: Fill) -> PlannedField:
-    """What the member does not say, its role says, or the graph for all of them."""
+    """The field of a graph's member. Keys that it leaves out come from its role, or from the graph."""
     given, usual, name = member.model_fields_set, ROLES[role], f"{graph}.{role}"
     ragged, shape = _split(member.shape if "shape" in given else usual.shape)
     file, key = member.file, member.key

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from merlin.plan.job_policy import job_policy
 from merlin.plan.plan import Plan, Scalar, StepInstance, StepKind
 
-_MOST = 1e9  # of anything; more is a slip
-_WHOLE = 1000  # parts of a device that shares are counted in: exact, and a third of a device fits three times
+_MOST = 1e9  # of anything; more is a mistake
+_WHOLE = 1000  # parts of a device, to count shares exactly: a third of a device fits three times
 
 
 class Need(Struct, frozen=True, kw_only=True):
@@ -233,10 +233,10 @@ def num_at_once(need: Need, *, num_cores: int, num_gpus: int) -> int:
 
 
 class QueueRoom:
-    """What the workers of a queue can take: with each need, as many tasks wait for them as they can run at once."""
+    """The offers that the workers of a queue can still take: for each need, as many wait as they can run at once."""
 
     def __init__(self, workers: Collection[tuple[int, int]], waiting: Iterable[Need] = ()) -> None:
-        """`workers`: cores and GPUs of each; with none, nobody knows what will come. `waiting`: of what is offered."""
+        """`workers`: cores and GPUs of each; without any, everything fits. `waiting`: the needs of what is offered."""
         self._workers, self._num_waiting = workers, Counter(waiting)
         self._num_at_once: dict[Need, int] = {}
 
@@ -246,7 +246,7 @@ class QueueRoom:
         return self._num_waiting[need] < self._at_once(need)
 
     def add(self, need: Need) -> None:
-        """One more is offered."""
+        """Count one more offer."""
         self._num_waiting[need] += 1
 
     def lacks(self, need: Need) -> bool:

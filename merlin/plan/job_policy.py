@@ -67,7 +67,7 @@ def needs_no_workers(instances: Iterable[StepInstance]) -> bool:
 
 
 def job_request(instance: StepInstance, *, name: str, output: str) -> JobRequest:
-    """The batch job of one chunk: its tasks run one after the other, and each has all of it."""
+    """The batch job of one chunk: its tasks run one after the other, and each may use the whole job."""
     values = _Values(instance)
     nodes, procs = values.number("nodes") or 1, values.number("procs")
     return JobRequest(
@@ -108,7 +108,7 @@ class _Values:
         return None if value in (None, "") else int(self._read(key, lambda: to_int(value, 0)))
 
     def devices(self, key: str) -> int:
-        """A number of whole devices: a job gets one of which its tasks need a share."""
+        """A number of whole devices: if the tasks need a share of a device, the job gets one device."""
         value = self._values.get(key)
         return 0 if value in (None, "") else math.ceil(float(self._read(key, lambda: to_amount(value))))
 

@@ -67,7 +67,7 @@ def declare_vlauncher(text: str, resources: Mapping[str, Scalar], shell: str) ->
 
 
 def _whole(value: Scalar) -> Scalar:
-    """Of a device of which the task has a share, none: launchers count whole ones."""
+    """A number of devices for a launcher, which counts whole ones: 0 for a share of a device."""
     return 0 if isinstance(value, float) else value
 
 

@@ -36,7 +36,7 @@ class Memories:
         self._unwritten: list[Deferral | Death] = []
 
     def add(self, memory: Deferral | Death) -> None:
-        """Keep it for the ledger."""
+        """Keep a memory for the ledger; a death also counts."""
         self._unwritten.append(memory)
         if isinstance(memory, Death):
             self.recall(memory)
@@ -64,7 +64,7 @@ def still_ready(
     for number, (state, deferral) in enumerate(known):
         numbers = last.setdefault(state.instance.id, RunMap(state.instance.num_tasks, -1))
         for a, b in pieces_of(deferral.chunk):
-            numbers.set(a, b, number)  # a later one outranks it
+            numbers.set(a, b, number)  # a later deferral outranks an earlier one
     out = []
     for id, numbers in last.items():
         ready: dict[int, list[Range]] = {}

@@ -13,7 +13,7 @@ from merlin.plan.task_states import QUEUED, READY, RUNNING, WAITING, InstanceSta
 
 
 def needs(states: Iterable[InstanceState], queue: str | None) -> dict[str, float]:
-    """What workers could run now (from a queue): per step, the seconds that a task may take, 0 if not known."""
+    """What workers could run now (from a queue): by step, the seconds that a task may take, 0 if not known."""
     could = [s for s in states if s.jobs is None and (s.requeue or s.num[READY])]
     return {s.instance.step: s.need_s for s in could if queue in (None, s.instance.queue)}
 

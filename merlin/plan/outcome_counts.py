@@ -25,7 +25,7 @@ class OutcomeCounts(Struct, frozen=True, kw_only=True):
 
 
 class Outcomes(TypedDict):
-    """The same, by name."""
+    """The counts of `OutcomeCounts` as a dictionary."""
 
     planned: int
     ok: int

@@ -1,8 +1,8 @@
-"""Decides for a study on workers: what they report goes in, chunks to be offered to them come out.
+"""Decides for a study on workers: their reports go in, chunks to offer to them come out.
 
-Pure, like the scheduler that it has: no clock, no server, no disk. An *offer* is a chunk that waits in a queue; the
-worker that takes it holds its lease. Whoever carries out what is decided here is the owner of the study (one process
-at a time), and whatever it learns comes in as one of these events.
+Pure, like its scheduler: no clock, no server, no disk. An *offer* is a chunk that waits in a queue; the worker that
+takes it holds its lease. The process that carries out the decisions made here is the owner of the study (one process
+at a time); it passes everything that it learns to the events of `Owner`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from merlin.plan.tasks import Chunk, Outcome
 
 Times = Collection[tuple[float, int]]  # of the workers of a queue: (seconds that they have left, slots)
 Machines = Collection[tuple[int, int]]  # of the workers of a queue: (cores, GPUs)
-SPARE_S = 600.0  # for so long failures on one node do not stop a study, where others may show what is wrong
-AWAIT_S = 60.0  # and for so long if these others have no workers yet
-SECONDS_PER_RESULT = 0.001  # that one owner spends on it; chunks take longer when there are many workers
+SPARE_S = 600.0  # failures on one node do not stop a study for so long, if other nodes may show what is wrong
+AWAIT_S = 60.0  # the same if the other nodes have no workers yet
+SECONDS_PER_RESULT = 0.001  # spent by one owner on a result; chunks take longer when there are many workers
 
 
 class Handout(Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Owner:
     """What is offered, who runs what, and the scheduler that decides it."""
 
     def __init__(self, scheduler: Scheduler, *, min_chunk_s: float) -> None:
-        """`min_chunk_s`: work per chunk, unless there are so many workers that it takes more."""
+        """`min_chunk_s`: work per chunk; with many workers, chunks are larger."""
         self.scheduler = scheduler
         self._min_chunk_s = min_chunk_s
         self._queues = {instance.id: instance.queue for instance in scheduler.plan.instances}
@@ -70,20 +70,20 @@ class Owner:
                 void.append(chunk.lease)
             elif not handout.worker:
                 self._line_of(chunk).since[chunk.lease] = handout.since
-                if self.scheduler.held(chunk.lease) != chunk:  # what waits cannot have ended in part
+                if self.scheduler.held(chunk.lease) != chunk:  # an offer that waits cannot have ended in part
                     self._withdraw(chunk)
                     void.append(chunk.lease)
         return void
 
     def taken(self, lease: str) -> None:
-        """A worker holds it now."""
+        """Note that the chunk of this lease is no longer an offer: a worker has taken it."""
         if (chunk := self.scheduler.held(lease)) is not None:
             self._line_of(chunk).leave(lease)
 
     def reported(self, report: ChunkReport, done: Iterable[Run], now: float) -> bool:
-        """A worker holds a chunk no longer; `done`: what we see of it in the ledger, if its process did not report it.
+        """Handle a report on a chunk that a worker holds no longer; False if that chunk is not handed out.
 
-        False if the report is not about anything that is handed out.
+        `done`: the outcomes that we see in the ledger, if the chunk's process did not report them.
         """
         self.taken(report.chunk.lease)
         if self.scheduler.held(report.chunk.lease) is not None:
@@ -93,7 +93,7 @@ class Owner:
         return settle_report(self.scheduler, report, done, now)
 
     def _judge_node(self, report: ChunkReport, done: Iterable[Run], now: float) -> None:
-        """Follow what fails where; a canary does not stop a study because of one node."""
+        """Note on which node tasks have failed, so that the canary does not stop a study because of one node."""
         chunk, step = report.chunk, self._steps[report.chunk.instance]
         if report.result is not None:
             runs = tuple(report.result.runs)
@@ -113,7 +113,7 @@ class Owner:
         self.scheduler.is_canary_spared = is_one and now - since < limit_s
 
     def expired(self, lease: str, done: Iterable[Run]) -> Chunk | None:
-        """Its holder has not reported for too long; returns the chunk, None if it is not handed out."""
+        """Handle a lease whose holder was silent for too long; returns its chunk, None if that is not handed out."""
         chunk = self.scheduler.held(lease)
         if chunk is not None:
             self.taken(lease)
@@ -160,7 +160,7 @@ class Owner:
         return out
 
     def lacking(self, machines: Mapping[str, Machines]) -> dict[str, list[str]]:
-        """By queue, for each step that could run, had a worker the devices for one of its tasks: why it waits."""
+        """By queue, why steps wait that could run if a worker had the devices for one of their tasks."""
         if self._has_small_tasks_only:
             return {}
         rooms = {queue: QueueRoom(machines.get(queue, ())) for queue in dict.fromkeys(self._queues.values())}
@@ -175,7 +175,7 @@ class Owner:
     def why_waiting(
         self, times: Mapping[str, Times], machines: Mapping[str, Machines]
     ) -> dict[str, list[str]]:
-        """By queue, why steps that could run wait for other workers than there are."""
+        """By queue, why steps that could run wait for workers with more time or more devices."""
         both = self.too_short(times), self.lacking(machines)
         return {
             queue: [reason for part in both for reason in part.get(queue, ())]
@@ -193,7 +193,7 @@ class Owner:
     def withdraw_unfit(
         self, times: Mapping[str, Times], machines: Mapping[str, Machines] | None = None
     ) -> list[str]:
-        """Take back what waits for workers of which none has the time or devices for it; returns its leases."""
+        """Take back the offers for which no worker has the time or the devices; returns their leases."""
         void = []
         for queue, line in self._offered.items():
             longest_s = max((left_s for left_s, _ in times.get(queue, ())), default=inf)
@@ -210,7 +210,7 @@ class Owner:
         return void
 
     def too_short(self, times: Mapping[str, Times]) -> dict[str, list[str]]:
-        """By queue, for each step that could run, had a worker the time for one of its tasks: why it waits."""
+        """By queue, why steps wait that could run if a worker had the time for one of their tasks."""
         out = {}
         for queue in dict.fromkeys(self._queues.values()):
             longest_s = max((left_s for left_s, _ in times.get(queue, ())), default=inf)
@@ -221,13 +221,13 @@ class Owner:
         return out
 
     def _waiting(self, line: OfferLine) -> dict[str, float]:
-        """By lease, what the offers of a queue need."""
+        """By lease, the seconds that a task of each offer in a queue may take."""
         held = {lease: self.scheduler.held(lease) for lease in line.since}
         return {lease: chunk.need_s for lease, chunk in held.items() if chunk is not None}
 
     def _longest_need_s(self, line: OfferLine, times: Times) -> float:
-        """How long a task may take so that it, and all that wait in its queue, find slots with the time for them."""
-        if all(left_s == inf for left_s, _ in times):  # or nobody knows what workers will come
+        """The longest time that a task may take so that it and all offers in its queue find slots with enough time."""
+        if all(left_s == inf for left_s, _ in times):  # also if there are no workers yet
             return inf
         waiting = self._waiting(line).values()
         num_slots, longest_s = sum(num for _, num in times), -inf
@@ -238,11 +238,11 @@ class Owner:
         return longest_s
 
     def is_retry(self, chunk: Chunk) -> bool:
-        """It was handed out before, and is to run before others."""
+        """Return whether a chunk was handed out before: it is to run before others."""
         return bool(chunk.retries) or chunk.attempt > self.scheduler.first_attempt
 
     def withdraw(self) -> list[str]:
-        """Nothing that waits may be taken any more; returns its leases."""
+        """Take back all offers that wait; returns their leases."""
         leases = [lease for line in self._offered.values() for lease in line.since]
         for lease in leases:
             if (chunk := self.scheduler.held(lease)) is not None:
@@ -254,14 +254,14 @@ class Owner:
         self.scheduler.give_back(chunk)
 
     def fail(self, instances: Collection[str], cause: str) -> list[Chunk]:
-        """End every task of these step instances as failed that has not ended; returns what was handed out of them."""
+        """End all unfinished tasks of these step instances as failed; returns their chunks that were handed out."""
         chunks = self.scheduler.fail(instances, cause)
         for chunk in chunks:
             self._line_of(chunk).leave(chunk.lease)
         return chunks
 
     def overdue(self, now: float, wait_s: float) -> dict[str, list[Chunk]]:
-        """By queue, offers that nobody has taken for so long."""
+        """By queue, offers that nobody has taken for `wait_s`."""
         out: dict[str, list[Chunk]] = {}
         for queue, line in self._offered.items():
             for lease, since in line.since.items():
@@ -270,12 +270,12 @@ class Owner:
         return out
 
     def offered_again(self, chunks: Iterable[Chunk], now: float) -> None:
-        """Their messages were sent once more."""
+        """Note that the messages of these chunks were sent once more."""
         for chunk in chunks:
             self._line_of(chunk).offered_again(chunk.lease, now)
 
     def has_waited(self, chunk: Chunk, now: float) -> bool:
-        """So long that its message may be lost, though others wait in its queue; each time twice as long."""
+        """Return whether a chunk has waited so long that its message may be lost; see `OfferLine.has_waited`."""
         return self._line_of(chunk).has_waited(chunk.lease, now)
 
     def running(self) -> int:

@@ -44,7 +44,7 @@ def part_of(chunk: Chunk, pieces: list[Range]) -> Chunk:
 
 
 def narrowed(chunk: Chunk, pieces: list[Range]) -> Chunk:
-    """The same chunk from end to end, of which only these of its tasks are left to run."""
+    """The chunk with the same range, but only these of its tasks left to run."""
     edges = [chunk.lo, *(edge for piece in pieces for edge in piece), chunk.hi]
     holes = [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
     return replace(chunk, holes=tuple(holes))

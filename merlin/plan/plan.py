@@ -43,8 +43,11 @@ class Edge(Struct, frozen=True, kw_only=True):
 
 
 class PlannedField(Field, frozen=True, kw_only=True):
-    """A field, and where its values come from: `output` names a function's result, `file` is a glob inside the
-    task's directory, `expression` makes a derived field. What is not said of its compression, the aggregate says."""
+    """A field, and where its values come from.
+
+    `output` names a function's result, `file` is a glob inside the task's directory, `expression` makes a derived
+    field. If it leaves out something about compression, the aggregate's choice counts.
+    """
 
     output: str | None = None
     file: str | None = None
@@ -88,7 +91,7 @@ class StepInstance(Struct, frozen=True, kw_only=True):
     params: dict[str, Scalar] = field(default_factory=dict)  # the parameters it uses, values as in the spec
     label: str = ""  # "X2.0.5.Y.1", "" without parameters
     description: str = ""
-    # cmd: filled in but for column labels, $(MERLIN_SAMPLE_ID), $(MERLIN_SAMPLE_PATH), $(WORKSPACE) and
+    # cmd: filled in except column labels, $(MERLIN_SAMPLE_ID), $(MERLIN_SAMPLE_PATH), $(WORKSPACE) and
     # $(MERLIN_PATHS_ALL); $(<step>.workspace) is that step's directory, never one of its samples'
     command: str = ""
     restart: str | None = None
@@ -117,7 +120,7 @@ class StepInstance(Struct, frozen=True, kw_only=True):
 
     @property
     def finishes(self) -> str:
-        """Of a manifest: the id of the aggregate instance whose data set it finishes."""
+        """The id of the aggregate instance whose data set this manifest instance finishes."""
         return self.edges[0].source
 
 
@@ -129,9 +132,9 @@ class SamplesInfo(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...]  # column_labels
     level_max_dirs: int = 25
     first: int = 0  # the samples of an extension follow those that were there before
-    # of the rows, if the file lies outside of the workspace: it may get more rows, but not others
+    # of the rows, if the file lies outside of the workspace: it may get more rows, but the old ones must stay
     digest: str = ""
-    stamp: str = ""  # of that file: as long as it is the same, nobody has to look at the rows
+    stamp: str = ""  # of that file: while it stays the same, the rows need no check
     room: int = 0  # samples that the directories are laid out for, if there were more in an earlier revision
 
     @property

@@ -62,7 +62,7 @@ def plan_from_json(text: str, where: str = "plan") -> Plan:
 
 
 def _unknown_key(data: Any, known: Any) -> str:
-    """A key in plain data that its record does not have: it would change what runs, and would be passed over."""
+    """A key in plain data that its record does not have; "" if there is none. To ignore it could change what runs."""
     if isinstance(data, dict):
         missing = [key for key in data if key not in known]
         return next(iter(missing or filter(None, (_unknown_key(data[key], known[key]) for key in data))), "")

@@ -41,9 +41,9 @@ def reopen_failed(
 ) -> dict[str, list[Range]]:
     """Tasks to run again so that the failed and skipped ones of `steps` (names or instance ids) get a chance.
 
-    That is these tasks, what was skipped because of them, what ran on the failed ones, the shards that hold their
-    rows, and the manifests over those shards. Other tasks that ended ok stay as they are, also where a failed one
-    was missing from what they saw.
+    These are the failed and skipped tasks, tasks that were skipped because of them, tasks that ran on the failed ones,
+    the shards that hold their rows, and the manifests over those shards. Other tasks that ended ok stay as they are,
+    even if a failed one was missing from their input.
     """
     chosen: dict[str, list[Range]] = {}
     for instance in plan.instances:
@@ -74,9 +74,9 @@ class _Reopening(Struct):
     instances: Mapping[str, StepInstance]
     outcomes: Mapping[str, RunMap]
     opened: dict[str, list[Range]] = field(default_factory=dict)
-    # of these, the tasks that ended ok on input that will be another one
+    # of these, the tasks that ended ok, but whose input will change
     stale: dict[str, list[Range]] = field(default_factory=dict)
-    # these, and the failures on which something ran: what they leave will be another one
+    # these, and the failed tasks after which others ran: their outputs will change
     changing: dict[str, list[Range]] = field(default_factory=dict)
 
     def note(self, instance: StepInstance, ranges: list[Range], stale: list[Range]) -> None:
@@ -91,7 +91,7 @@ class _Reopening(Struct):
         self.changing[id] = merged([*self.stale[id], *passed_on])
 
     def stale_targets(self, target: StepInstance) -> list[Range]:
-        """Tasks that ran on what changes."""
+        """Tasks of the target that ran on input that will change."""
         have = self.outcomes[target.id]
         out: list[Range] = []
         for edge in target.edges:
@@ -110,7 +110,7 @@ class _Reopening(Struct):
         return out
 
     def other_targets(self, target: StepInstance) -> list[Range]:
-        """Tasks that were skipped, and the shards and the manifest over what is reopened."""
+        """Tasks of the target that were skipped, and the shards and the manifest over reopened tasks."""
         have = self.outcomes[target.id]
         out: list[Range] = []
         for edge in target.edges:

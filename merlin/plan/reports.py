@@ -1,4 +1,4 @@
-"""What workers say about the chunks that they held, and what the scheduler is told of it."""
+"""The reports of workers about chunks that they held, and how they reach the scheduler."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 
 class ChunkReport(Struct, frozen=True, kw_only=True):
-    """What a worker says about a chunk when it holds it no longer. With none of these, it was not started."""
+    """A worker's report on a chunk that it holds no longer. If nothing is set, the chunk was not started."""
 
     chunk: Chunk
     worker: str
@@ -33,7 +33,7 @@ class ChunkReport(Struct, frozen=True, kw_only=True):
 
 
 def settle_report(scheduler: Scheduler, report: ChunkReport, done: Iterable[Run], now: float) -> bool:
-    """Tell the scheduler what has become of a chunk; `done`: what we see of it in the ledger."""
+    """Pass a report on a chunk to the scheduler; `done`: the outcomes that we see in the ledger."""
     chunk = report.chunk
     if report.trouble:
         scheduler.stop(report.trouble, now=True)
@@ -54,7 +54,7 @@ def not_failed(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def without_failures(report: ChunkReport) -> ChunkReport:
-    """What a bad node says: its failures prove nothing, and these tasks run again."""
+    """The report of a bad node without its failures: they prove nothing, and these tasks run again."""
     result = report.result and replace(report.result, runs=not_failed(report.result.runs), stop="")
     is_interrupted = report.is_interrupted or bool(report.died)
     return replace(
@@ -63,7 +63,7 @@ def without_failures(report: ChunkReport) -> ChunkReport:
 
 
 def together(chunk: Chunk, *several: Iterable[Run]) -> tuple[Run, ...]:
-    """What one or the other knows of a chunk."""
+    """The outcomes of a chunk's tasks that at least one of the sources has; a later source has priority."""
     found = RunMap(chunk.hi - chunk.lo)
     for runs in several:
         for a, b, outcome in clip(runs, pieces_of(chunk)):

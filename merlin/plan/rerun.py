@@ -24,9 +24,9 @@ def tasks_to_rerun(
 ) -> dict[str, list[Range]]:
     """The recorded outcomes to forget, as sorted ranges by step instance.
 
-    These are the chosen tasks; whatever has seen what they made, because that may become another thing; and tasks
-    before them whose files are gone, which make the same again. `has_files(instance, task)` says whether a task of a
-    script left what it made; `gone` are more of these.
+    These are the chosen tasks; all tasks that used their results, because these may change; and earlier tasks whose
+    files are gone, which make the same files again. `has_files(instance, task)` says whether a script's task left its
+    files; `gone` are further such tasks.
     """
     again = with_downstream(plan, outcomes, chosen)
     for id, ranges in (gone or {}).items():

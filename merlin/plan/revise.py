@@ -1,7 +1,7 @@
 """What an edited spec changes in a study that has run: which tasks keep their outcomes, and which run again. Pure.
 
-A task keeps its outcome if its step instance is defined as before, its sample has the values of before, and everything
-that it has seen keeps its outcome, too. Who runs a step, how often it is tried and what is shown of it do not count.
+A task keeps its outcome if its step instance is defined as before, its sample has the same values, and every task whose
+results it has seen keeps its outcome, too. Who runs a step, how often it is tried and what is shown of it do not count.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class InstanceChange(Struct, frozen=True, kw_only=True):
         default_factory=dict
     )  # in words: why how many tasks are in no data set
     num_kept: int = 0  # tasks that have ended, and keep their outcomes
-    num_open: int = 0  # tasks of before that had not ended
+    num_open: int = 0  # earlier tasks that had not ended
 
     @property
     def num_again(self) -> int:
@@ -92,12 +92,12 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def collected(self) -> dict[str, list[Range]]:
-        """The tasks of which nothing but the files is collected again: that decides anew how they ended."""
+        """The tasks that do not run, and whose files are collected again; this decides anew how they ended."""
         return {each.id: list(each.collected) for each in self.instances if each.collected}
 
     @property
     def taken(self) -> dict[int, dict[str, list[Range]]]:
-        """The same of tasks whose values are in data sets that were put aside, by the revision that has done so."""
+        """The tasks whose values are collected again from data sets, by the revision that has put these aside."""
         found: dict[int, dict[str, list[Range]]] = {}
         for each in self.instances:
             for revision, ranges in each.taken.items():
@@ -134,7 +134,7 @@ def find_change(
         badly_collected: Tasks that failed only because their outputs could not be collected.
         pending: Tasks that have run, and were to be collected again: where their values lie (see `FROM_FILES`).
         taken: Tasks that have not run since they were taken from data sets, by the revision that has put these aside.
-        holds: What the data sets of before have; None: nothing.
+        holds: What the existing data sets hold; None: nothing.
     """
     before = Before(
         plan=old,
@@ -309,7 +309,7 @@ def _reasons(
 
 
 def definitions(plan: Plan) -> dict[str, dict[str, Any]]:
-    """What shapes the results of each step instance, wherever the spec and the workspace lie."""
+    """All that determines the results of each step instance, independent of where spec and workspace lie."""
     place = f"{_WORKSPACE}/extensions/{plan.extension}" if plan.extension else _WORKSPACE
     placed = relocate(plan, place)
     return {one.id: anywhere(_parts(one), plan.spec_root) for one in placed.instances}
@@ -347,7 +347,7 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str
 def _depends(
     old: Iterable[Mapping[str, Any]], new: Iterable[Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
-    """What two instances wait for: as the spec says it, else the step instances."""
+    """What two instances wait for: the entries of the spec if these differ, else the step instances."""
     words = [list(dict.fromkeys(edge["group"] for edge in edges)) for edges in (old, new)]
     if words[0] == words[1]:
         words = [[edge["source"] for edge in edges] for edges in (old, new)]

@@ -1,7 +1,7 @@
 """Which tasks an edited data set needs again, and which not, because what they have made is still there. Pure.
 
-What a script has made lies in files, what a function has made in data sets alone; `cleanup` leaves a script's results
-there alone, too. A task whose results are to be had does not run: its outputs are collected again.
+The results of a script lie in files, those of a function only in data sets; after `cleanup` a script's results are only
+there, too. A task whose results are still available does not run: its outputs are collected again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,22 @@ _Tasks = dict[str, list[Range]]  # by step instance
 
 
 class Held(Struct, frozen=True):
-    """What of some tasks' results data sets of before have."""
+    """Which of some tasks have their results in the existing data sets."""
 
-    tasks: list[Range]  # all that a new data set needs of these
+    tasks: list[Range]  # of these, the data sets have all that a new one needs
     lacking: Mapping[str, int] = msgspec.field(
         default_factory=dict
-    )  # in words: why how many others are not among them
+    )  # reason in words -> number of other tasks
 
 
 class Holds(Protocol):
-    """Knows what the data sets of before have."""
+    """Knows what the existing data sets hold."""
 
     def __call__(self, target: StepInstance, source: StepInstance, tasks: list[Range], revision: int) -> Held:
-        """Of a source's tasks, those of which data sets have all that the aggregate `target` needs: those that the
-        `revision` has put aside, or with `PRESENT` those of the study."""
+        """The tasks of a source for which data sets hold all that the aggregate `target` needs.
+
+        These are the data sets that the `revision` has put aside, or with `PRESENT` those of the study.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,7 @@ class Before:
         object.__setattr__(self, "instances", {instance.id: instance for instance in self.plan.instances})
 
     def carried(self, id: str, size: int) -> RunMap:
-        """The outcomes for a step instance that may have more or fewer tasks now; those of pending tasks are as they
-        were before: ok."""
+        """The outcomes of a step instance, which may have more or fewer tasks now. Pending tasks count as ok."""
         had = self.outcomes.get(id)
         if had is None:
             return RunMap(size)
@@ -74,11 +75,11 @@ class Before:
         return found
 
     def may_lack(self, instance: StepInstance) -> bool:
-        """As `HasFiles` may know it; see `restrict.may_lack`."""
+        """False if all tasks are known to have left their results in files; see `restrict.may_lack`."""
         return may_lack(instance, self.has_files) or bool(self._stored(instance.id))
 
     def __call__(self, instance: StepInstance, task: int) -> bool:
-        """Whether a task of a script left what it made; of those that are pending, data sets may have that."""
+        """Whether the files of a script's task are still there; the values of a pending task may be in data sets."""
         pending = self.pending.get(instance.id)
         if pending is not None and task < pending.size and pending[task] > 0:
             return False
@@ -97,10 +98,10 @@ class Collected(Struct):
     # ... from data sets: by the revision that has put them aside; `PRESENT`: the next one does
     from_data_sets: dict[str, dict[int, list[Range]]] = msgspec.field(default_factory=dict)
     lost: _Tasks = msgspec.field(default_factory=dict)  # to run again
-    lacking: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # why how many of them, in words
+    lacking: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # reason -> number of tasks
 
     def tasks(self) -> _Tasks:
-        """All that do not run and are collected again."""
+        """All tasks that do not run and are collected again."""
         found: _Tasks = {}
         for id in (*self.from_files, *self.from_data_sets):
             parts = self.from_data_sets.get(id, {}).values()
@@ -108,7 +109,7 @@ class Collected(Struct):
         return found
 
     def leave_out(self, tasks: Mapping[str, list[Range]]) -> None:
-        """Of these tasks nothing is collected again."""
+        """Collect nothing of these tasks again."""
         for id, ranges in tasks.items():
             if id in self.from_files:
                 self.from_files[id] = without(self.from_files[id], ranges)
@@ -124,7 +125,7 @@ def find_collection(
     Args:
         before: The study as it was.
         plan: As it will be.
-        now: The outcomes of before, by step instance of the new plan.
+        now: The outcomes that the study has, by step instance of the new plan.
         changed: Step instances all of which runs again in any case.
     """
     found = Collected()
@@ -150,8 +151,8 @@ def _in_files(
 ) -> list[Range]:
     """Tasks of a script whose files hold what a data set collects in another way now.
 
-    Whether all of that is there, and as the spec says, is a part of how a task ends, so it is decided anew. What only
-    stores rows in another way does not count.
+    A task fails if its outputs are missing or not as the spec says, so how it ended is decided anew. A change that
+    only stores rows in another way does not count.
     """
     if source.kind is not StepKind.CMD:
         return []
@@ -169,7 +170,7 @@ def _in_files(
 def _in_data_sets(
     before: Before, source: StepInstance, outcomes: RunMap, is_anew: bool
 ) -> dict[int, list[Range]]:
-    """Tasks whose results are in data sets alone, and are needed: by the revision that has put these aside."""
+    """Tasks with needed results that are only in data sets, by the revision that has put these aside."""
     found = {place: ranges for place, ranges in _pending(before, source).items() if place > 0}
     if is_anew:
         elsewhere = merged(each for ranges in found.values() for each in ranges)
@@ -189,7 +190,7 @@ def _pending(before: Before, source: StepInstance) -> dict[int, list[Range]]:
 
 
 def _failed_without_files(before: Before, source: StepInstance) -> list[Range]:
-    """Tasks that failed only because a data set wanted something else, and that have left nothing to look at again."""
+    """Tasks that failed only because a data set could not collect from them, and that have left no files."""
     failed = merged(_below(source.num_tasks, before.badly_collected.get(source.id, ())))
     return _without_files(before, source, failed)
 
@@ -210,11 +211,11 @@ def _divide(
     tasks: list[Range],
     revision: int,
 ) -> None:
-    """Note which tasks data sets have all of, for each of the aggregates that collect them, and which run again."""
+    """Divide tasks: for some, data sets have all that the aggregates need, and the others run again."""
     gone: list[Range] = tasks
     taken: Mapping[int, list[Range]] = before.taken.get(source.id, {})
     for place in (revision, *sorted(taken.keys() - {revision}, reverse=True)):
-        # what the data sets do not have may still be where it was taken from before
+        # values that these data sets lack may still be in those from which they were taken earlier
         there = gone if place == revision else within(gone, taken[place])
         if had := _held(before, source, fed, there, place).tasks if there else []:
             of_source = found.from_data_sets.setdefault(source.id, {})
@@ -222,14 +223,14 @@ def _divide(
             gone = without(gone, had)
     if gone:
         found.lost[source.id] = merged([*found.lost.get(source.id, ()), *gone])
-        why = _held(before, source, fed, gone, revision).lacking  # of what is left
+        why = _held(before, source, fed, gone, revision).lacking  # of the remaining tasks
         found.lacking[source.id] = added(found.lacking.get(source.id, {}), why)
 
 
 def _held(
     before: Before, source: StepInstance, fed: list[StepInstance], tasks: list[Range], revision: int
 ) -> Held:
-    """Tasks of which data sets have what each of the aggregates needs."""
+    """Tasks for which data sets have all that every one of the aggregates needs."""
     had, lacking = tasks, dict[str, int]()
     for target in fed if tasks else ():
         held = Held([]) if before.holds is None else before.holds(target, source, had, revision)

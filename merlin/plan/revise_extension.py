@@ -1,4 +1,4 @@
-"""What an extension runs again because the study that it was added to is another one now. Pure.
+"""What an extension runs again because the study that it was added to has changed. Pure.
 
 Its own plan has no edges to what the study made before, because that had ended when the extension began.
 """
@@ -63,12 +63,12 @@ def saw_what_is_made(extension: Plan, study: Plan, made: Sequence[Collection[str
 
 
 def _all_tasks(extension: Plan, ids: Collection[str]) -> dict[str, list[Range]]:
-    # rows are collected, and manifests written, from what is their own; for the rest they only wait
+    # aggregates and manifests use only the extension's own tasks and shards; for the rest they only wait
     return {i.id: [(0, i.num_tasks)] for i in extension.instances if i.id in ids and i.aggregate is None}
 
 
 def _foreign_sources(study: Plan, ours: Collection[str]) -> dict[str, frozenset[str]]:
-    """On which steps of the study alone the steps depend that an extension runs, too; both are instances."""
+    """For each step instance that an extension runs, too: the instances of only the study on which it depends."""
     return {
         instance.id: frozenset(edge.source for edge in instance.edges if edge.source not in ours)
         for instance in study.instances

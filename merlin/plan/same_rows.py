@@ -11,7 +11,7 @@ from merlin.plan.differences import changed
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.revise import OF_THE_MANIFEST, definitions
 
-_FREE = frozenset({"level", "description"})  # how well a field is compressed, and what is said of it
+_FREE = frozenset({"level", "description"})  # parts that do not change the rows
 
 
 class Difference(Struct, frozen=True):
@@ -20,7 +20,7 @@ class Difference(Struct, frozen=True):
 
 
 def differences(old: Plan, new: Plan) -> list[Difference]:
-    """Where steps that make rows are not defined as before, as far as their rows would be others.
+    """Changes in the definitions of steps, as far as they would change rows.
 
     Steps that run once, after the samples, may differ if no row depends on them.
     """
@@ -44,7 +44,7 @@ def _definitions(plan: Plan) -> dict[str, dict[str, Any]]:
 
 
 def _of_rows(parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The parts of a definition but those of storage; a manifest has the rest from its data set."""
+    """The parts of a definition that can change rows; a manifest's other parts are those of its data set."""
     for part, value in parts.items():
         is_its_own = parts["kind"] != StepKind.MANIFEST or part in OF_THE_MANIFEST or part in ("step", "kind")
         if is_its_own and part.rpartition(".")[2] not in _FREE:
@@ -52,7 +52,7 @@ def _of_rows(parts: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _making_rows(plan: Plan) -> set[str]:
-    """All instances but those that run once, after the samples, and that nothing waits for that makes rows."""
+    """All instances, except those that run once, after the samples, and on which no instance with rows depends."""
     gathers = (StepKind.AGGREGATE, StepKind.MANIFEST)
     late: set[str] = set()  # new samples change what they see
     for instance in plan.instances:
@@ -71,7 +71,7 @@ def _making_rows(plan: Plan) -> set[str]:
 def _of_instance(id: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
     for part in dict.fromkeys((*old, *new)):
         if part not in old or part not in new:
-            if part.startswith("field "):  # what the field is does not matter then
+            if part.startswith("field "):  # one line is enough for the whole field
                 yield Difference(old["step"], f"{part} of {id} is {'new' if part in new else 'gone'}")
         elif old[part] != new[part]:
             yield Difference(old["step"], f"{_named(part)} of {id}: {changed(old[part], new[part])}")

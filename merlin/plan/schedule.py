@@ -82,9 +82,9 @@ class Scheduler:
     # ------------------------------------------------- what an earlier one has left
 
     def adopt(self, chunk: Chunk) -> bool:
-        """A chunk that an earlier scheduler of this run has handed out, and that has a lease.
+        """Adopt a chunk that an earlier scheduler of this run has handed out under a lease.
 
-        What of it has ended meanwhile does not run. False, and nothing changes, if something of it could not run now.
+        Its tasks that have ended meanwhile do not run. Returns False, and changes nothing, if one could not run now.
         """
         state = self._state(chunk.instance)
         pieces: list[Range] = []
@@ -101,13 +101,13 @@ class Scheduler:
         return True
 
     def know_durations(self, known: Mapping[str, Spread]) -> None:
-        """How long tasks have taken so far, by step."""
+        """Take in how long tasks have taken so far, by step."""
         durations = {state.instance.step: state.durations for state in self._states.values()}
         for step in known.keys() & durations.keys():
             durations[step].learn(known[step])
 
     def remember(self, memories: Iterable[Deferral | Death]) -> None:
-        """What earlier schedulers of this run knew, in that order. Call it after the last `adopt`."""
+        """Take in what earlier schedulers of this run knew, in that order. Call it after the last `adopt`."""
         deferrals: list[tuple[InstanceState, Deferral]] = []
         for memory in memories:
             if isinstance(memory, Death):
@@ -125,8 +125,8 @@ class Scheduler:
     ) -> Chunk | None:
         """The next chunk to run (from a queue), or None when nothing is ready or the study stops.
 
-        Nothing of a step whose tasks need longer than `left_s`: what cannot end is not started. With `room`, only one
-        that fits there: the caller gives it what its step needs before it asks again.
+        Chunks of steps whose tasks need longer than `left_s` are not returned, because they could not end. With `room`,
+        the chunk fits there: the caller gives it what its step needs before it asks again.
         """
         may_start = _always if left_s == inf else lambda state: state.need_s <= left_s
         state = None if self.stop_reason else self._backlog.first(now, queue, may_start, room)
@@ -142,7 +142,7 @@ class Scheduler:
         return self._hand_out(state)
 
     def finished(self, result: ChunkResult, now: float) -> bool:
-        """A worker has ended a chunk; tasks it does not report are run again. False: the lease is not held."""
+        """Handle a chunk that a worker has ended; tasks without an outcome run again. False: the lease is not held."""
         chunk = self._release(result.chunk)
         if chunk is None:
             return False
@@ -168,9 +168,9 @@ class Scheduler:
     def lost(
         self, chunk: Chunk, done: Iterable[Run], *, signal: str = "", infrastructure: bool = False
     ) -> bool:
-        """The chunk's worker is gone; `done` is what it left in the ledger for this attempt.
+        """Handle a chunk whose worker is gone; `done` is what it left in the ledger for this attempt.
 
-        What it did not end is split in halves, down to single tasks. A task that alone kills its worker
+        The remaining tasks are split in halves, down to single tasks. A task that alone kills its worker
         `crash_limit` times has failed; with `infrastructure`, the worker was not killed by its tasks, and the limit
         is LOSS_LIMIT. False: the lease is not held.
         """
@@ -188,7 +188,7 @@ class Scheduler:
         return True
 
     def overran(self, chunk: Chunk, done: Iterable[Run], running: Collection[int], walltime: str) -> bool:
-        """The walltime of the chunk's job was over; `done` is what it left in the ledger, `running` what it cut off.
+        """Handle a chunk whose job ran out of walltime; `done` is what is in the ledger, `running` was cut off.
 
         The rest runs again in one chunk. A task that was cut off `crash_limit` times has failed. False: the lease is
         not held.
@@ -206,16 +206,16 @@ class Scheduler:
         return True
 
     def give_back(self, chunk: Chunk) -> bool:
-        """The chunk was not started; it waits again as it was. False: the lease is not held."""
+        """Take back a chunk that was not started; it waits again as before. False: the lease is not held."""
         held = self._release(chunk)
         if held is None:
             return False
-        if num_tasks(held):  # not one that had ended when it was adopted
+        if num_tasks(held):  # not a chunk whose tasks had all ended when it was adopted
             self._backlog.put(held)
         return True
 
     def fail(self, instances: Collection[str], cause: str) -> list[Chunk]:
-        """End every task of these step instances as failed that has not ended; returns the chunks that ran."""
+        """End all unfinished tasks of these step instances as failed; returns the chunks that ran."""
         chosen = [self._state(id) for id in instances]
         void = [chunk for chunk in self._leases.values() if chunk.instance in instances]
         again = self._backlog.drop(instances)
@@ -243,7 +243,7 @@ class Scheduler:
         return self._consequences.decided_outcomes()
 
     def memories(self) -> list[Deferral | Death]:
-        """What another scheduler of this run would have to know beyond outcomes, since the last call."""
+        """What another scheduler of this run would have to know beyond outcomes, as far as new since the last call."""
         return self._memories.unwritten()
 
     def next_wakeup(self) -> float | None:
@@ -265,7 +265,7 @@ class Scheduler:
         return len(self._leases)
 
     def leases(self) -> set[str]:
-        """Of everything that is handed out."""
+        """The leases of all chunks that are handed out."""
         return set(self._leases)
 
     def held(self, lease: str) -> Chunk | None:
@@ -277,7 +277,7 @@ class Scheduler:
         return self._state(instance).tasks.runs()
 
     def needs(self, queue: str | None = None) -> dict[str, float]:
-        """What workers could run now (from a queue): per step, the seconds that a task may take, 0 if not known."""
+        """What workers could run now (from a queue): by step, the seconds that a task may take, 0 if not known."""
         return needs(self._states.values(), queue)
 
     def open_work(self) -> dict[tuple[str, Need], tuple[int, float]]:
@@ -347,7 +347,7 @@ class Scheduler:
         self._consequences.note_change(state, chunk.lo, chunk.hi)
 
     def _settle_done(self, chunk: Chunk, held: Chunk, done: list[Run]) -> InstanceState:
-        """Take what the ledger has of a chunk that did not come to its end."""
+        """Take the outcomes that the ledger has of a chunk whose worker did not finish it."""
         state = self._states[held.instance]
         self._settle(state, held, done)
         if has_failures(chunk, done):
@@ -362,7 +362,7 @@ class Scheduler:
                 )
 
     def _unsettled(self, state: InstanceState, chunk: Chunk) -> list[Chunk]:
-        """What of the chunk is still running, as a chunk; empty when nothing is."""
+        """The tasks of the chunk that are still running, as one chunk; empty if there are none."""
         left = [r for a, b in pieces_of(chunk) for r in state.tasks.ranges((RUNNING,), a, b)]
         return [part_of(chunk, left)] if left else []
 
@@ -384,7 +384,7 @@ class Scheduler:
             self._check_failures(state, cause)
 
     def _count_death(self, chunk: Chunk, task: int, *, infrastructure: bool) -> int:
-        """How often the task's worker was lost, with this time."""
+        """Record one more loss of the task's worker; returns how often that has happened, this time included."""
         self._memories.add(
             Death(instance=chunk.instance, task=task, infrastructure=infrastructure, lease=chunk.lease)
         )

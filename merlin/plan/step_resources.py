@@ -1,4 +1,4 @@
-"""What a step asks of its scheduler: its own keys, and under them what the study says for all steps. Pure."""
+"""What a step asks of its scheduler: its own keys, else those that the study sets for all steps. Pure."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _LOCAL = "local"
 def step_resources(
     run: Run, batch: Batch, fill: Callable[[str], str], of_server: Mapping[str, Scalar]
 ) -> dict[str, Scalar]:
-    """By key, those of a block with a dot ("batch.type"); `fill` fills in tokens. Raises Problem.
+    """The resources by key; keys of a block have a dot ("batch.type"). `fill` fills in tokens. Raises Problem.
 
-    `of_server` is what the task server adds to a step that does not say it (see `job_policy.task_server_keys`).
+    `of_server` are the keys that the task server adds if the step does not set them (see
+    `job_policy.task_server_keys`).
     """
     shared = {f"batch.{name}": getattr(batch, name) for name in _OF_STEPS if getattr(batch, name)}
     if shared["batch.type"] == _LOCAL:
@@ -40,5 +41,5 @@ def step_resources(
 
 
 def _number(text: str) -> Scalar:
-    """A resource that came out of a parameter is a number again."""
+    """Turn the text of a resource that came from a parameter into a number, if it is one."""
     return int(text) if text.isdecimal() else text

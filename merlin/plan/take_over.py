@@ -20,13 +20,13 @@ from merlin.plan.tasks import NO_OUTCOME, ChunkResult, Outcome
 
 
 class Legacy(Struct, frozen=True, kw_only=True):
-    """What an owner has left. To be read in this order: what a worker has done meanwhile is in what is read later."""
+    """What an owner has left. Read it in the order of the fields: later ones then have what workers did meanwhile."""
 
     handouts: Collection[Handout]
     outcomes: Mapping[str, RunMap]  # of the ledger
     memories: Collection[Deferral | Death]  # of the ledger
     taken: Mapping[str, str]  # by the letters: lease -> worker
-    dealt_with: Collection[ChunkReport]  # by that owner
+    dealt_with: Collection[ChunkReport]  # handled by that owner
     unread: Collection[ChunkReport]
     bad_nodes: Mapping[str, str] = field(default_factory=dict)  # that it found, and the steps that showed it
     durations: Mapping[str, Spread] = field(default_factory=dict)  # of tasks in the ledger, by step
@@ -36,7 +36,7 @@ class Legacy(Struct, frozen=True, kw_only=True):
 def take_over(
     plan: Plan, legacy: Legacy, *, first_attempt: int, name: str, min_chunk_s: float
 ) -> tuple[Owner, list[str]]:
-    """The owner that goes on, to which all letters are new that the last one has not dealt with; the void leases."""
+    """The owner that continues, and the void leases. It still has to handle the letters that the last owner has not."""
     dealt_with = [without_failures(r) if r.node in legacy.bad_nodes else r for r in legacy.dealt_with]
     results = [r.result or ChunkResult(chunk=r.chunk, runs=r.done) for r in dealt_with]
     scheduler = Scheduler(
@@ -60,12 +60,12 @@ def take_over(
 
 
 def outcomes_with(outcomes: Mapping[str, RunMap], results: Iterable[ChunkResult]) -> dict[str, RunMap]:
-    """What the ledger says, and what workers have reported lately: other machines may see their records later."""
+    """The ledger's outcomes, completed by workers' recent reports, whose records are perhaps not visible here yet."""
     out = dict(outcomes)
     for result in results:
         id = result.chunk.instance
         before = out[id]
-        if before is outcomes[id]:  # it is the ledger's own
+        if before is outcomes[id]:  # copy the ledger's own map before it is changed
             out[id] = before = RunMap.from_runs(before.size, before.runs())
         for lo, hi, value in result.runs:
             if value in ENDED:

@@ -22,8 +22,8 @@ class Outcome(IntEnum):
 
 FAILURES = (Outcome.FAILED, Outcome.SOFT_FAILED)  # users see one number
 NO_OUTCOME = 255  # in arrays of outcomes: nothing is recorded for this task
-# where the values of a task lie that does not run, and is collected again: in its files, or (a number above 0) in the
-# data sets that the revision of this number has put aside; 0: it runs
+# where the values of a task lie that does not run and is only collected again: FROM_FILES: in its files; a number above
+# 0: in the data sets that the revision with this number has put aside; 0: nowhere, the task runs
 FROM_FILES = -1
 
 
@@ -36,9 +36,9 @@ class Chunk(Struct, frozen=True, kw_only=True):
     attempt: int = 1  # how often this range has been handed out; the fencing token
     holes: tuple[tuple[int, int], ...] = ()  # sorted ranges inside [lo, hi) that must not run
     retries: int = 0  # application retries so far (exit codes 100 and 104) of every task in it
-    use_restart: bool = False  # its tasks go on where they were, by the step's `restart` if it has one
+    use_restart: bool = False  # its tasks continue where they stopped, by the step's `restart` if it has one
     collect_only: bool = False  # its tasks have run in an earlier revision: their outputs are collected anew
-    taken_from: int = 0  # then: from the data sets that this revision has put aside; 0: from their files
+    taken_from: int = 0  # if so: from the data sets that this revision has put aside; 0: from their files
     isolate: bool = False  # a worker died of this chunk before: run its tasks one by one
     absent_rows: tuple[tuple[int, int], ...] = ()  # aggregate: rows of its shards whose task did not end ok
     lease: str = ""  # "" while it waits; of one hand-out

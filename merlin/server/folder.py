@@ -79,7 +79,7 @@ class Folder:
         )
 
     def running_endpoint(self, settings: Settings) -> Endpoint:
-        """How the server is reached that was started last, whatever was configured since."""
+        """How the server that was started last is reached, whatever was configured since."""
         record = read_record(self.record_file)
         if record is None or not record.port:
             return self.endpoint(settings)
@@ -124,10 +124,10 @@ def write_app_file(folder: Folder, settings: Settings) -> None:
 
 
 def reachable_host(host: str) -> str:
-    """The name or address under which others find what is bound to `host`, on other machines too if they may.
+    """The name or address under which others reach what is bound to `host`.
 
-    This machine's name, if it stands for an address that others can use; many a /etc/hosts has it as 127.0.0.1. Then
-    it is the address from which connections to elsewhere would come.
+    If `host` is all addresses, it is this machine's name, if others can use the address of this name. In many a
+    /etc/hosts that is 127.0.0.1: then it is the address from which connections to other machines would come.
     """
     if host not in _WILDCARDS:
         return host
@@ -137,7 +137,7 @@ def reachable_host(host: str) -> str:
 
 
 def _outgoing_address(wildcard: str) -> str:
-    """Our address on the way to elsewhere, "" if there is none; nothing is sent."""
+    """Our address for connections to other machines, "" if there is none; nothing is sent."""
     family, elsewhere = (socket.AF_INET6, "2001:db8::1") if ":" in wildcard else (socket.AF_INET, "192.0.2.1")
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as end:

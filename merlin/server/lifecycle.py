@@ -54,9 +54,9 @@ def init(folder: Folder, changes: Mapping[str, Any]) -> bool:
 
 
 def configure(folder: Folder, changes: Mapping[str, Any], *, password: str = "") -> Settings:
-    """Change what is decided about the server; users count at once, all else from the next start.
+    """Change the settings of the server; users change at once, everything else at the next start.
 
-    `password` is written into the server's own file of it.
+    `password` is written into the server's own password file.
     """
     with locked(_existing(folder).path, wait=True):
         before = folder.settings()
@@ -137,7 +137,7 @@ def _existing(folder: Folder) -> Folder:
 
 
 def _refuse_second_server(before: Status) -> None:
-    """Two servers with the same files would destroy them."""
+    """Raise ExecutionError if a server may still run: two servers with the same files would destroy them."""
     if before.state == "hanging":
         raise ExecutionError(f"{before.detail}\n  End it first: merlin server stop")
     if before.state == "elsewhere":

@@ -1,4 +1,4 @@
-"""How a private server is."""
+"""The state of a private server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Status(Struct, frozen=True, kw_only=True):
 
 
 def status(folder: Folder) -> Status:
-    """Look at the process and ask it. Raises ConfigError if the files are damaged."""
+    """Look at the server's process, and ask the server. Raises ConfigError if the files are damaged."""
     if not folder.exists:
         return Status(state="missing", folder=str(folder.path), detail="make one: merlin server init")
     settings = folder.settings()
@@ -72,7 +72,7 @@ def _state(record: ServerRecord | None, said: dict[str, Any] | None) -> tuple[St
 
 
 def _pid(record: ServerRecord | None, said: dict[str, Any] | None) -> int | None:
-    """The process on its machine; a container counts its own."""
+    """The process id on the server's machine; Redis in a container only knows another one."""
     if record is not None and (record.container or not said):
         return record.pid if record.pid and is_alive(record) else None
     return int(said["process_id"]) if said else None

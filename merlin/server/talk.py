@@ -1,4 +1,4 @@
-"""Asking the private server how it is, and telling it to end."""
+"""Asks the private server for its state, sets its users, and tells it to end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def info(endpoint: Endpoint) -> dict[str, Any] | None:
 
 
 def set_users(endpoint: Endpoint, users: Mapping[str, str], *, gone: Collection[str]) -> None:
-    """Tell a server its users (name -> SHA-256 of the password) at once, if it runs; else it reads them later."""
+    """Set the users (name -> SHA-256 of the password) of a running server; another one reads them when it starts."""
     with _connected(endpoint) as client:
         for name, digest in users.items():
             client.acl_setuser(
@@ -35,21 +35,21 @@ def set_users(endpoint: Endpoint, users: Mapping[str, str], *, gone: Collection[
 
 
 def shut_down(endpoint: Endpoint) -> None:
-    """Ask Redis to end; the append-only file is written first. Whether it does is for the caller to see."""
+    """Ask Redis to end, after it has written the append-only file. The caller has to check whether it ends."""
     import redis
 
     with _connected(endpoint) as client:
         try:
             client.shutdown()  # with a snapshot
         except redis.TimeoutError:
-            pass  # it is at it
+            pass  # it is shutting down
         except redis.RedisError:  # a full disk; the append-only file has everything
             client.shutdown(nosave=True)
 
 
 @contextmanager
 def _connected(endpoint: Endpoint) -> Iterator[redis.Redis]:
-    """A client; what Redis or the network refuses ends the block."""
+    """A client; an error of Redis or the network ends the block without an exception."""
     import redis
     from redis.backoff import NoBackoff
     from redis.retry import Retry

@@ -58,7 +58,7 @@ def _with(block: Any, defaults: dict[str, Any]) -> Any:
 
 
 def _fill_aggregate(run: dict[str, Any]) -> None:
-    """`from` defaults to the only step in depends; the mark of a funnel in it says nothing more."""
+    """Fill in `from`: by default the only step in depends. The mark of a funnel is removed: it has no meaning here."""
     block = run.get("aggregate")
     if not isinstance(block, dict):
         return

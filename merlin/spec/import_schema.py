@@ -1,6 +1,6 @@
 """The schema of an import: what the columns of any files mean, as frozen, typed objects.
 
-Everything may be left out but `fields`: what is not said is as the files have it.
+Only `fields` is required; everything else that is left out is taken from the files.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class ImportSchema(Block):
     )
     seed: Count = optional("Seed of the split.", 0)
 
-    _tree: Entry = PrivateAttr(default=MISSING)  # what was written, for the places of mistakes
+    _tree: Entry = PrivateAttr(default=MISSING)  # the text as a tree, for the places of mistakes
     _file: str = PrivateAttr(default="schema")
 
     @property
@@ -160,7 +160,7 @@ def parse_import_schema(text: str, findings: Findings) -> ImportSchema:
 
 
 def _check(tree: Entry, findings: Findings) -> None:
-    """What needs more than one value."""
+    """Check what concerns more than one value."""
     fields, splits = tree.get("fields"), tree.get("splits")
     if isinstance(fields.content, dict) and not fields.content:
         findings.error(fields.key_place, "the schema has no fields", code="empty")
@@ -173,7 +173,7 @@ def _check(tree: Entry, findings: Findings) -> None:
     try:
         fraction = sum(float(item.text) for item in splits.mapping.values() if item.text)
     except ValueError:
-        return  # the model says so
+        return  # the model reports it
     if fraction > 1 + 1e-9:
         message, hint = f"the fractions of splits sum to {fraction:g}", "they may sum to 1 at most"
         findings.error(splits.place, message, code="splits", hint=hint)

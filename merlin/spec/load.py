@@ -59,7 +59,7 @@ class Spec:
         text: str = "",
         severity: Literal["error", "warning"] = "error",
     ) -> Diagnostic:
-        """About the value at `where`; see `position`."""
+        """A finding about the value at `where`; see `position`."""
         return Diagnostic(str(self.path), *self.position(*where), message, text, hint, severity, code)
 
     def partial_yaml(self) -> str:
@@ -71,9 +71,9 @@ class Spec:
         runtime_variables: Mapping[str, Any] | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> str:
-        """The spec with user variables filled in, and these as well (SPECROOT, MERLIN_INFO, …).
+        """The spec with user variables and the given `variables` (SPECROOT, MERLIN_INFO, …) filled in.
 
-        `parameters`, of a generator, stand in place of global.parameters.
+        `parameters` of a generator replace global.parameters.
         """
         values = {name: str(value) for name, value in (runtime_variables or {}).items()}
         return provenance.dump(self.expanded, values, parameters)
@@ -195,7 +195,7 @@ def read_samples_block(
 def _read_tree(
     path: Path, variables: Mapping[str, str], samples_file: str | None, findings: Findings
 ) -> tuple[str, Entry, Expansion] | None:
-    """The text, its tree with what the command line says, and that with user variables filled in."""
+    """The text, its tree with the values of the command line, and the same tree with user variables filled in."""
     text = _read(path, findings)
     if text is None:
         return None

@@ -22,7 +22,7 @@ def dump(
 ) -> str:
     """The tree with defaults as YAML; `values` are filled in last, in keys too.
 
-    `parameters` stand in place of the block global.parameters.
+    `parameters` replace the block global.parameters.
     """
     data = fill(to_data(tree))
     if parameters is not None:
@@ -38,7 +38,7 @@ def dump(
 
 
 def _root_files(steps: Any, root: str) -> None:
-    """Write the paths of `files` from the root: the copy lies elsewhere than the spec."""
+    """Put `root` before relative paths of `files`, because the copy lies elsewhere than the spec."""
     runs = [step.get("run") for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
     for run in runs:
         if isinstance(run, dict) and "files" in run:

@@ -25,7 +25,7 @@ _CASE = re.compile(r"(case|esac)(?![\w.-])")
 _BEFORE_COMMAND = re.compile(r"(?:^|[\n;&|(){}!]|(?<![\w-])(?:then|do|else|elif|if|while|until))$")
 _BEFORE_CHARACTERS = 100
 _BACKQUOTED = re.compile(r"(?:[^`\\]|\\.)*", re.DOTALL)
-_UNESCAPED = re.compile(r"\\[$`\\\"]")  # what backquotes take a backslash away from
+_UNESCAPED = re.compile(r"\\[$`\\\"]")  # what loses its backslash inside backquotes
 _BETWEEN_WORDS = frozenset(" \t\n;&|<>")
 
 
@@ -43,7 +43,7 @@ class Use(Struct, frozen=True):
 
     @property
     def in_quotes(self) -> bool:
-        """True if blanks in what replaces the token leave it one word."""
+        """True if the value of the token stays one word, even if it has blanks."""
         return self.quoting != "plain"
 
 
@@ -133,7 +133,7 @@ class _Scan:
             self._documents()
 
     def _document(self, match: re.Match[str], arithmetic: bool) -> None:
-        """A here-document, if its delimiter comes; else a shift, or what nobody can follow."""
+        """Read `<<WORD`: a here-document if its delimiter follows, else in arithmetic a shift; else give up."""
         word, tabs = match["word"], bool(match["tabs"])
         delimiter = _MARKS.sub("", word)
         if self._end_of_document(match.end(), delimiter, tabs)[0] < self.stop:
@@ -225,7 +225,7 @@ class _Scan:
             self.at = after
 
     def _end_of_document(self, begin: int, delimiter: str, tabs: bool) -> tuple[int, int]:
-        """Where its delimiter stands, and where the script goes on."""
+        """Where the delimiter of a here-document stands, and where the script continues."""
         at = begin
         while at < self.stop:
             newline = self.text.find("\n", at, self.stop)

@@ -23,7 +23,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def editor_schema(root: type[BaseModel], address: str, title: str) -> dict[str, Any]:
-    """The schema of any document that is read as a spec is."""
+    """The schema of any document that is read in the same way as a spec."""
     schema = root.model_json_schema(by_alias=True, mode="validation")
     for block in (schema, *schema.get("$defs", {}).values()):
         _allow_null(block)
@@ -48,7 +48,7 @@ def _accepts_null(value: dict[str, Any]) -> bool:
 
 
 def _refine(definitions: dict[str, Any]) -> None:
-    """Second spellings of keys, short forms of blocks, and what the model cannot say by types."""
+    """Add second spellings of keys, short forms of blocks, and rules that the model's types cannot express."""
     run = definitions["Run"]["properties"]
     for block in ("FieldBlock", "Values"):
         properties = definitions[block]["properties"]
@@ -59,7 +59,7 @@ def _refine(definitions: dict[str, Any]) -> None:
         value = definitions[block]["properties"][key]
         text = value.pop("description")
         definitions[block]["properties"][key] = {"anyOf": [value, {"type": "string"}], "description": text}
-    # as shell does, but for the study's own, which the schema does not know
+    # the same is true of `shell`, except for the study's shell, which the schema does not know
     of_cmd = {key: {"type": "null"} for key in ("restart", "timeout")}
     definitions["Notify"]["oneOf"] = [{"required": [channel]} for channel in CHANNELS]
     definitions["Run"]["oneOf"] = [
@@ -69,7 +69,7 @@ def _refine(definitions: dict[str, Any]) -> None:
 
 
 def _loosen(node: Any) -> None:
-    """A list may be written as one text, or come completely from a variable; a named block may be empty."""
+    """Allow to write a list as one text (also as one variable), and to leave a named block empty."""
     if isinstance(node, list):
         for item in node:
             _loosen(item)

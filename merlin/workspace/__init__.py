@@ -1,1 +1,1 @@
-"""What happens on the disk when a study begins: its directory, its samples, its provenance, its extensions."""
+"""A study on the disk: its directory, its samples, its provenance, its extensions."""

@@ -102,7 +102,7 @@ def _check(checkout: GitDependency, url: str, target: Path) -> None:
 
 
 def _difference(checkout: GitDependency, url: str, target: Path) -> str:
-    """In what a directory is not the clone that is wanted; "" if it is."""
+    """How a directory differs from the wanted clone; "" if it does not."""
     if not (target / ".git").exists():
         return "is not a clone"
     origin = _answer(target, "config", "--get", "remote.origin.url")
@@ -118,7 +118,7 @@ def _difference(checkout: GitDependency, url: str, target: Path) -> str:
 
 
 def _is_same_path(origin: str, url: str) -> bool:
-    """Git makes the path of a repository absolute."""
+    """Return whether both are the same local path: git makes the path of a repository absolute."""
     return bool(origin) and Path(url).exists() and Path(origin).resolve() == Path(url).resolve()
 
 

@@ -57,7 +57,7 @@ class NpySamples(SamplesTable):
         return self._array[lo:hi].tobytes()
 
     def _forget_rows(self) -> None:
-        """Pages that were seen count as memory until they are given back."""
+        """Give back the pages that were read, which count as used memory until then."""
         if isinstance(self._array, np.memmap):
             self._array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
 

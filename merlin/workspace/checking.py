@@ -76,7 +76,7 @@ def check_study(
 def _plan_findings(
     spec: Spec, options: StudyOptions, plan: Plan, *, can_read_samples: bool
 ) -> list[Diagnostic]:
-    """What is seen once there is a plan."""
+    """The findings for which a plan is needed."""
     found = launch_warnings(spec, plan)
     variables = runtime_variables(spec, Path(plan.workspace))
     found += missing_paths(spec, variables)
@@ -92,7 +92,7 @@ def _plan_findings(
 def _how_to_read(
     path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions
 ) -> HowToRead:
-    """Raises UsageError if the file of --pgen cannot make parameters."""
+    """The values of the command line for the spec. Raises UsageError if the file of --pgen makes no parameters."""
     names = None
     if options.pgen is not None:
         combos = generated(Path(options.pgen), options.pargs, read_variables(path, variables=variables))

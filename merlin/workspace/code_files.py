@@ -1,4 +1,4 @@
-"""The code of each step: files whose change makes another study of it, and their digests for the plan."""
+"""The code of each step: files whose change would change the study, and their digests for the plan."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Code(Struct):
         return Path(self.variables["SPECROOT"])
 
     def name(self, file: Path) -> str:
-        """Relative to the spec's directory if it is below it, so that the study may be moved."""
+        """The name of a file: relative to the spec's directory if it is below that, so that the study may be moved."""
         return str(file.relative_to(self.root) if file.is_relative_to(self.root) else file)
 
     def digests(self, step: Step, instances: Sequence[StepInstance]) -> dict[str, str]:
@@ -129,7 +129,7 @@ class _Code(Struct):
         for checkout in self.spec.document.env.dependencies.git:
             clone = Path(self.variables[checkout.name])
             if path.is_relative_to(clone) and not clone.exists():
-                return []  # until it is made
+                return []  # the file may be made later
         return named_files(path)
 
     def unreadable(self, files: Sequence[Path]) -> Iterator[tuple[str, str]]:
@@ -206,7 +206,7 @@ def _is_script(file: Path) -> bool:
 
 
 def _file_digest(file: Path) -> str | None:
-    """None, if it cannot be read."""
+    """The SHA-256 of a file; None if it cannot be read."""
     try:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -138,7 +138,7 @@ class Continuation(Struct):
                 )
 
     def _refuse_old_rows(self, table: SamplesTable) -> None:
-        """A file that was forgotten or given twice must not make the same samples again."""
+        """Refuse a file whose rows are samples of the study already, for example because it was given twice."""
         num = min(table.num, self.old.num)
         if first_difference(table, self.old, num) is None:
             raise self._error(

@@ -1,6 +1,6 @@
-"""Writes a large file past the page cache where the file system can, through it where not.
+"""Writes a large file without the page cache where the file system allows that, else through it.
 
-The cache would have to be filled and then flushed: a file of 800 MB is there twice as soon without it.
+The cache would have to be filled and then flushed: without it, a file of 800 MB is written twice as fast.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ def _open(path: str, flags: int) -> int:
     try:
         return os.open(path, flags | os.O_DIRECT, 0o666)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # so say tmpfs and others, which make the file all the same
+        if error.errno != errno.EINVAL:  # tmpfs and others refuse O_DIRECT, but make the file all the same
             raise
     return os.open(path, flags & ~os.O_EXCL, 0o666)
 
 
 def _write(descriptor: int, data: memoryview) -> None:
-    """Write all of it; what does not fill pages, as a file's end, goes through the cache, and all that follows it."""
+    """Write all of the data.
+
+    What does not fill pages, such as a file's end, goes through the cache, and so does all that follows it.
+    """
     while data:
         try:
             data = data[os.write(descriptor, data) :]

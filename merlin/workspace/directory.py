@@ -70,7 +70,7 @@ class Workspace:
 
     @cached_property
     def digest(self) -> str:
-        """Of the plan, as it was when this was opened; the same wherever the workspace lies."""
+        """The digest of the plan, as it was when this was opened; the same wherever the workspace lies."""
         return plan_digest(self.plan)
 
     @cached_property
@@ -121,16 +121,16 @@ class Workspace:
 
     @property
     def root(self) -> Path:
-        """Of the study: of an extension, the workspace of the study that it extends."""
+        """The workspace of the study; for an extension, of the study that it extends."""
         return self.path.parents[1] if self.plan.extension else self.path
 
     @property
     def member(self) -> str:
-        """Where this is below `root`: "extensions/001", "" for the study itself."""
+        """The path of this workspace below `root`: "extensions/001", "" for the study itself."""
         return extension_name(self.plan.extension) if self.plan.extension else ""
 
     def data_set_dir(self, aggregate: StepInstance) -> Path:
-        """Directory of the data set that an aggregate's shards are in; an extension's go to those before."""
+        """Directory of the data set with an aggregate's shards; an extension adds its shards to those of the study."""
         return self.root / aggregate.id
 
     @property
@@ -180,7 +180,7 @@ def open_workspace(path: str | os.PathLike[str]) -> Workspace:
 
 
 def _meant(root: Path) -> str:
-    """Which workspace may have been meant."""
+    """A hint which workspace may have been meant."""
     above = next((path for path in root.parents if (path / INFO_DIR / PLAN_NAME).is_file()), None)
     if above is not None:
         return f"; the study that it belongs to is {above}"
@@ -193,7 +193,7 @@ def open_same(path: str | os.PathLike[str], digest: str) -> Workspace:
 
     Raises:
         WorkspaceError: as `open_workspace`.
-        ExecutionError: the plan is another one now.
+        ExecutionError: the plan has changed.
     """
     workspace = open_workspace(path)
     if workspace.digest != digest:

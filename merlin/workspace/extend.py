@@ -54,7 +54,7 @@ def prepare_extension(
     """Plan the samples that the spec has beyond those of a study; None if there are none.
 
     Args:
-        spec: A checked spec: that of the study, but for the samples. Its number of samples is the one to reach.
+        spec: A checked spec: that of the study, except for the samples. Its number of samples is the total to reach.
         options: Of the command line.
         study: The study, not one of its extensions. Nothing of it runs now.
         only_new: The samples file has the new samples alone; else it begins with the old ones.

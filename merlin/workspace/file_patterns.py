@@ -56,7 +56,7 @@ def _known(path: Path, mode: int) -> list[Path]:
 
 
 def _unknown(path: Path, error: OSError) -> list[Path]:
-    """A file that may be there, but cannot be seen from here."""
+    """The path itself: its file may exist, but cannot be seen from here. Raises Problem if it cannot exist."""
     if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
         raise Problem(f"cannot be a file ({error.strerror})") from error
     return [path]
@@ -70,7 +70,7 @@ def _hint(path: Path) -> str:
 
 
 def _matches(pattern: Path) -> Iterator[Path]:
-    """Raises Problem if they are too many."""
+    """The files that match the pattern. Raises Problem if there are too many."""
     num_files = num_entries = 0
     todo: list[tuple[Path, tuple[str, ...]]] = [(Path(pattern.anchor), pattern.parts[1:])]
     while todo:
@@ -107,7 +107,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Empty if it is no directory or cannot be read."""
+    """The entries of a directory; none if it is not a directory or cannot be read."""
     with suppress(OSError), os.scandir(folder) as found:
         return list(found)
     return []
@@ -120,7 +120,7 @@ def _is_visible(entry: os.DirEntry[str], part: str) -> bool:
 
 
 def _is_folder(entry: os.DirEntry[str], *, follow: bool) -> bool:
-    """Of source files, not of a study or of compiled modules."""
+    """Return whether an entry is a directory, but not one of a study or of compiled modules."""
     with suppress(OSError):
         return (
             entry.is_dir(follow_symlinks=follow)

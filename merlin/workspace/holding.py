@@ -31,7 +31,7 @@ def open_finished(path: str | os.PathLike[str], note: Callable[[str], None]) -> 
     """Open the workspace at `path`; if an update of its study was cut off on the way, it is finished first.
 
     A `note` says so. If that cannot be done, for example because somebody holds the study or because it belongs to
-    another user, the note says what can be done, and the workspace is as it is.
+    another user, the note says what can be done, and the workspace stays as it is.
 
     Raises:
         WorkspaceError: there is no plan at `path`, or it cannot be read.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def launchers_here(spec: Spec, *, is_dry: bool = False) -> Launchers:
     """What starts the parallel programs of a spec; the launcher of this machine is tried out only if it is needed.
 
-    Of a dry run: what starts them where the schedulers are.
+    For a dry run, all schedulers count as available.
     """
     schedulers = _all_schedulers() if is_dry else usable_schedulers(os.environ)
     return Launchers(Local(_of_this_machine(spec, schedulers).command), schedulers)
@@ -86,7 +86,7 @@ def _all_schedulers() -> dict[str, BatchScheduler]:
 
 
 def _of_this_machine(spec: Spec, schedulers: Mapping[str, BatchScheduler]) -> LocalLauncher:
-    """None is looked for where no step has use for one."""
+    """The launcher of this machine; it is looked for only if a step needs it."""
     types = {
         _batch_type(spec, step) for step in spec.document.study if any(map(has_launcher, _scripts(step)))
     }

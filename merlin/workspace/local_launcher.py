@@ -19,7 +19,7 @@ LOCAL_LAUNCHERS = ("", "mpirun", _OVERSUBSCRIBE, _AS_ROOT)  # all that may stand
 
 
 class LocalLauncher(Struct, frozen=True):
-    """What stands before ``-np N``; "" where nothing works, and why."""
+    """The words before ``-np N``, or "" if no launcher works, and why not."""
 
     command: str
     trouble: str = ""

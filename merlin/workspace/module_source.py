@@ -30,7 +30,7 @@ def module_file(module: str, spec_root: str) -> Path | None:
 
 
 def _search_path(spec_root: str) -> list[str]:
-    """That of a worker, which leaves out the directories that a program adds for itself."""
+    """The search path of a worker, without the directories that this program has added for itself."""
     of_user = [place for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
     of_program = ("", str(Path.cwd()))
     return [spec_root, *of_user, *(place for place in sys.path if place not in of_program)]
@@ -42,8 +42,8 @@ def _found(name: str, places: list[str]) -> ModuleSpec | None:
 
 
 def _installed(name: str) -> ModuleSpec | None:
-    """A package that is not on a path: one that was installed to be edited."""
+    """A package that is not on the search path, because it is an editable installation."""
     try:
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # ValueError: it is imported, and does not say from where
+    except (ImportError, ValueError):  # ValueError: an imported module that does not say where it came from
         return None

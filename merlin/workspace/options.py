@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class StudyOptions(Struct, frozen=True, kw_only=True):
-    """Beside the variables of --vars, which are in the spec when it is loaded."""
+    """The options, without the variables of --vars, which are already in the loaded spec."""
 
     samples_file: str | None = None  # --samplesfile: used instead of the spec's samples
     pgen: str | None = None

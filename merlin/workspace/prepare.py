@@ -98,7 +98,7 @@ def prepare_study(
 
 @contextmanager
 def preparing(workspace: Path) -> Iterator[None]:
-    """Make merlin_info; whatever goes wrong later is written there, too.
+    """Make merlin_info; an error that is raised in the block is also written there.
 
     Raises:
         WorkspaceError: in place of OSError.
@@ -117,7 +117,7 @@ def preparing(workspace: Path) -> Iterator[None]:
 
 
 def with_samples_digest(plan: Plan, table: SamplesTable | None) -> Plan:
-    """Of samples outside of the workspace the plan knows the digest: their file may get more rows later."""
+    """The plan with the digest of samples outside of the workspace, whose file may get more rows later."""
     if table is None or plan.samples is None or not Path(plan.samples.file).is_absolute():
         return plan
     seen = stamp(plan.samples.file)  # before the rows are read, so that a later change is not taken for them
@@ -173,7 +173,7 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
 
 
 def code_version() -> str:
-    """Of this program, "" if it is not installed."""
+    """The version of this program, "" if it is not installed."""
     try:
         return metadata.version("merlin-ensembles")
     except metadata.PackageNotFoundError:

@@ -59,8 +59,9 @@ class Provenance(Struct, frozen=True, kw_only=True):
 def write_provenance(
     spec: Spec, info: Path, variables: Mapping[str, str], parameters: Mapping[str, Any] | None = None
 ) -> None:
-    """The spec as it is, with defaults, and with variables, and `parameters` of a generator, filled in; and how the
-    study was begun. Raises OSError.
+    """Write three copies of the spec, and how the study was begun. Raises OSError.
+
+    The copies are: as it is; with defaults; with variables, and `parameters` of a generator, filled in.
     """
     stem = provenance_stem(spec.path)
     about = {"format": FORMAT, "version": VERSION, **to_plain(find_provenance(Path(spec.path).parent))}
@@ -71,7 +72,7 @@ def write_provenance(
 
 
 def find_provenance(folder: Path) -> Provenance:
-    """That of a study which this process begins now, with a spec in `folder`."""
+    """The provenance of a study that this process begins now, with a spec in `folder`."""
     is_repository = (_PACKAGE_ROOT / ".git").exists()
     return Provenance(
         command=_command(),
@@ -87,7 +88,7 @@ def find_provenance(folder: Path) -> Provenance:
 
 
 def read_provenance(info: Path) -> Provenance:
-    """That of the study with this merlin_info; an empty one, if a version of before made it or the file is damaged."""
+    """The provenance of the study with this merlin_info; empty for a file of another version or a damaged one."""
     try:
         data = json.loads((info / NAME).read_text(encoding="utf-8", errors="surrogateescape"))
         if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):

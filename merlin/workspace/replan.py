@@ -1,4 +1,4 @@
-"""What a spec plans for a study that is there already, in its place: to compare it, or to be its next revision."""
+"""Plans a spec in the place of an existing study: to compare both, or for the next revision of the study."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Replanning:
         self.combos = combinations(self.spec.document, options.pgen, options.pargs, self.spec.variables)
 
     def plan(self, member: Workspace, samples: SamplesInfo | None, before: Sequence[Plan] = ()) -> Plan:
-        """The plan with these samples, and with the launchers of before, where these can be told.
+        """The plan with these samples, and with the same launchers as the member's plan, if these can be found out.
 
         `before` are the plans of the study and of the extensions before this one, as the spec makes them.
         """

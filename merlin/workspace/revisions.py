@@ -1,8 +1,8 @@
 """The revisions of a study on the disk: what belongs to each, and how a study goes from one to another.
 
-Everything of a new revision is written before the study has it. Replacing the plan in merlin_info is the one step in
-which it becomes that revision; before it nothing of the study has changed. What is left to do then (other files in
-their places, the plans of extensions) stands in a file, and whoever takes the study next does the rest of it.
+Everything of a new revision is written before the study has it. To replace the plan in merlin_info is the one step by
+which the study gets that revision; before it, nothing of the study has changed. What is left to do then (to move other
+files to their places, the plans of extensions) is listed in a file, and the next process that locks the study does it.
 
     merlin_info/revisions/001/          plan.json, the spec's copies, change.json, ledger/
     merlin_info/revisions/001/before/   what of the study's files the revision has put aside
@@ -102,7 +102,7 @@ def next_number(study: Workspace) -> int:
 
 
 def keep_present(member: Workspace, revision: int) -> None:
-    """Let the present revision of the study be found again: the plan of a member, and the copies of its spec.
+    """Keep the plan of a member and the copies of its spec, so that the study can go back to the present revision.
 
     An extension may have been added since, and have the plan that it began with.
     """
@@ -134,7 +134,7 @@ def begin_switch(study: Workspace, plan: Plan, moves: Iterable[Move], concerned:
         write_text(path, json.dumps(to_plain(left)) + "\n")
         write_text(study.plan_path, plan_to_json(plan))
     except OSError:
-        if read_plan(study.plan_path).revision != plan.revision:  # else it has taken effect in spite of it
+        if read_plan(study.plan_path).revision != plan.revision:  # else it took effect in spite of the error
             path.unlink(missing_ok=True)
             raise
 
@@ -182,7 +182,7 @@ def _finish_once(root: Path, path: Path) -> None:
 
 
 def _read_switch(path: Path) -> _Switch | None:
-    """None if there is none any more."""
+    """What is left to do; None if the file is gone."""
     try:
         left = as_kind(json.loads(path.read_text(encoding="utf-8")), _Switch)
         if (left.format, left.version) != (FORMAT, VERSION):
@@ -225,7 +225,7 @@ def _put(source: Path, target: Path) -> None:
 
 
 def _carry_out(source: Path, target: Path, is_link: bool) -> None:
-    """Do it, unless it was done before."""
+    """Move or link a file or directory, unless that was done before."""
     if not os.path.lexists(source) or os.path.lexists(target):
         return
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -34,7 +34,7 @@ def stamp(path: str | os.PathLike[str]) -> str:
 
 
 class SameSamples:
-    """Looks at the rows when the file's stamp is not the one that is known, and then knows that one."""
+    """Checks the rows if the file's stamp is not the known one, and then remembers the new stamp."""
 
     def __init__(self, path: Path, info: SamplesInfo) -> None:
         self._path, self._info = path, info

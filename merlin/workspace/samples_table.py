@@ -66,8 +66,10 @@ class SamplesTable(ABC):
         return self._read(lo, hi)
 
     def picked(self, rows: NDArray[np.int64]) -> Columns:
-        """The values of some rows, in ascending order. What is a number here may be text in other rows of a text file,
-        which are not read."""
+        """The values of some rows, in ascending order.
+
+        A column of numbers here may have text in other rows of a text file, which are not read.
+        """
         found = [self.text_rows(row, row + 1)[0] for row in rows.tolist()]
         columns = zip(*found, strict=True) if found else ((),) * len(self.labels)
         return {label: _values(column) for label, column in zip(self.labels, columns, strict=True)}
@@ -81,7 +83,7 @@ class SamplesTable(ABC):
         return list(zip(*map(_printed, self.rows(lo, hi).values()), strict=True))
 
     def stored(self, lo: int, hi: int) -> bytes:
-        """The rows as the file has them, by which a change of them is found."""
+        """The rows as bytes of the file, to find out whether they have changed."""
         return repr(self.text_rows(lo, hi)).encode("utf-8", "surrogateescape")
 
     def findings(self, limit: int) -> list[Diagnostic]:
@@ -178,7 +180,7 @@ class JoinedRows(SamplesTable):
         return {label: np.concatenate([part[label] for part in found]) for label in self.labels}
 
     def findings(self, limit: int) -> list[Diagnostic]:
-        """Of the tables in full, also of rows that are left out."""
+        """The findings about all rows of the tables, also about rows that are left out."""
         out: list[Diagnostic] = []
         for table, _, _ in self._parts:
             if len(out) < limit:

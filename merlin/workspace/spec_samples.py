@@ -63,7 +63,7 @@ def located_samples(spec: Spec, options: StudyOptions, path: Path, *, check: boo
 
 @contextmanager
 def _placed_in(spec: Spec, options: StudyOptions) -> Iterator[None]:
-    """Let findings about a file point to the line of the spec that names it, if it is the spec that does."""
+    """Let findings about a file point to the line of the spec that names it, unless the command line does."""
     try:
         yield
     except SamplesError as error:
@@ -94,7 +94,7 @@ def _where_to_look(file: Path, spec_file: Path) -> str:
 
 
 def refuse_unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, table: SamplesTable) -> None:
-    """SamplesError if a script of the plan would have text of the samples in it that a shell acts on."""
+    """Raise SamplesError if a script of the plan would contain text of the samples that a shell acts on."""
     with _placed_in(spec, options):
         if found := unsafe_values(plan, table, MAX_DIAGNOSTICS):
             raise SamplesError(found)

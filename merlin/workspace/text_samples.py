@@ -130,14 +130,14 @@ class TextSamples(SamplesTable):
         ]
 
     def _suspect(self, row: int, j: int, text: str) -> Diagnostic:
-        """A value that is no finite number, in a column of numbers."""
+        """A finding about a value that is not a finite number, in a column of numbers."""
         shown = text.strip()
         line, col = self._table.place(row, j)
         where, hint = f"row {row}", ""
         if _numbers([text]) is not None:
             code, message = "not-finite", f"{shown} is not finite"
         elif shown:
-            where = f"line {line}"  # a title is no row
+            where = f"line {line}"  # a title is not a row
             code, message = "header", f"{shown!r} is not a number; the other values of this column are"
             labels = ",".join(self.labels)
             hint = f"begin a line of titles with #, or write it as column_labels has it: {labels}"

@@ -34,7 +34,7 @@ class ColumnUse(Struct, frozen=True):
 
     @property
     def exposure(self) -> tuple[bool, bool]:
-        """Grows with what a shell may do to the value."""
+        """A sort key: the more a shell may do to the value, the greater it is."""
         return self.in_script, not self.in_quotes
 
 

@@ -1,4 +1,4 @@
-"""The samples that a study was planned with, also when the file that they came from is another one now."""
+"""The samples that a study was planned with, even if the file that they came from has changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def has_its_samples(workspace: Workspace) -> bool:
 def samples_of_plan(workspace: Workspace) -> SamplesTable:
     """The samples that the workspace was planned with.
 
-    Raises WorkspaceError or SamplesError if they are not to be had any more.
+    Raises WorkspaceError or SamplesError if they are no longer available.
     """
     try:
         return workspace.samples()

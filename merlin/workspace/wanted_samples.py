@@ -1,4 +1,4 @@
-"""The samples that an edited spec wants for a study that has some: how many, and which of them are others."""
+"""The samples that an edited spec wants for an existing study: how many, and which have other values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class KnownSamples(Struct, frozen=True, kw_only=True):
 def wanted_samples(
     spec: Spec, options: StudyOptions, known: KnownSamples, variables: Mapping[str, str], folder: Path
 ) -> WantedSamples:
-    """Find the samples of a spec. They are made, in `folder`, only if the spec of before made others.
+    """Find the samples of a spec. They are made, in `folder`, only if the study's own spec would make others.
 
     `variables` are those of the study. Raises SamplesError: there are no usable samples.
     """

@@ -26,7 +26,7 @@ class DecodeError(Exception):
     """The bytes are not what the filter once made."""
 
 
-# undoes one filter: from bytes, into as many bytes as there are room for; raises DecodeError
+# undoes one filter: decodes bytes into an array, which they have to fill exactly; raises DecodeError
 Stage = Callable[["Array", "Array"], None]
 # the stage for a filter's options; None if only the HDF5 library can undo it
 MakeStage = Callable[[Options], Stage | None]
@@ -38,12 +38,12 @@ class Codec(Struct, frozen=True):
     name: str
     levels: range
     usual_level: int
-    filters: Callable[[str, int], list[Filter]]  # of a shuffle and a level
+    filters: Callable[[str, int], list[Filter]]  # for a shuffle and a level
     undo: Mapping[int, MakeStage]  # by the number of the filter that compresses
 
 
 def copy_exactly(stored: Array, out: Array) -> None:
-    """Copy bytes that are as many as there is room for."""
+    """Copy bytes into an array of the same size. Raises DecodeError if the sizes differ."""
     if len(stored) != len(out):
         raise DecodeError(f"{len(out)} bytes expected, {len(stored)} found")
     out[:] = stored

@@ -1,4 +1,4 @@
-"""What is done to bytes or bits before they are compressed: those of equal weight come to stand together."""
+"""Rearranges bytes or bits before compression, so that those of equal weight stand together."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def unshuffle(stored: Array, out: Array, itemsize: int) -> None:
 
 @cache
 def native_unshuffle() -> Callable[[int, int, int, int], int] | None:
-    """C-Blosc2's vectorised unshuffle, if hdf5plugin's library has it and it does what it should."""
+    """C-Blosc2's vectorised unshuffle, if hdf5plugin's library has it and a test shows that it works."""
     import numpy as np
 
     library = plugin_library("blosc2")

@@ -37,7 +37,7 @@ class Block(BaseModel):
 
     @classmethod
     def home_of_key(cls, key: str, block: tuple[str | int, ...]) -> str:
-        """Where a key belongs that stands in `block` and is unknown there, as a hint; "" if nobody can say."""
+        """A hint where a key belongs that `block` does not know; "" if there is no better place."""
         return ""
 
 
@@ -48,7 +48,7 @@ class OpenBlock(BaseModel):
 
 
 def optional(description: str, default: Any = None, **more: Any) -> Any:
-    """A key that may be left out; `more` is pydantic's."""
+    """A key that may be left out; `more` are further arguments of pydantic's `Field`."""
     return Field(default, description=description, **more)
 
 

@@ -87,7 +87,7 @@ def allowed(word: str, known: Iterable[str], what: str = "allowed here") -> str:
 
 
 def is_one_edit_away(word: str, known: str) -> bool:
-    """Do they differ in one letter: another one, one more, or one less?"""
+    """Return whether the words differ in one letter, which is another one, added or missing."""
     if abs(len(word) - len(known)) > 1 or word == known:
         return False
     same = next(

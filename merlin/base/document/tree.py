@@ -22,7 +22,7 @@ Path: TypeAlias = tuple[str | int, ...]
 # Keys whose value is a script: text as written, whatever YAML would make of it.
 SCRIPT_KEYS = frozenset({"cmd", "restart"})
 
-MAX_MORE_ENTRIES = 100_000  # than characters: each alias of an alias could make ten times as many
+MAX_MORE_ENTRIES = 100_000  # more than characters; aliases of aliases could multiply the entries
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BLANK = "\ue000"  # stands for the blank of ": " in an unquoted command
@@ -192,7 +192,7 @@ def _shield(lines: list[str], number: int) -> bool:
 
 
 def _continued_command(source: SourceText, number: int) -> str:
-    """The key of the unquoted command that a line goes on with; empty if it is no further line of one."""
+    """The key of the unquoted command that a line continues; empty if it continues none."""
     *above, last = source.text.splitlines()[:number]
     least = _indent(last)
     for line in reversed(above):

@@ -27,7 +27,7 @@ def validate_as(
 ) -> M | None:
     """The typed document; None (with findings) where the data does not fit.
 
-    `data` is of the block `within` the document whose tree is `tree`. Validators get `context`.
+    `data` is the block at the path `within` of the document whose tree is `tree`. Validators get `context`.
     """
     try:
         return root.model_validate(data, context=context)
@@ -94,7 +94,7 @@ def _block_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 class _Reporter(Struct, frozen=True):
-    """Makes findings of pydantic's errors."""
+    """Turns pydantic's errors into findings."""
 
     root: type[Block]
     tree: Entry

@@ -44,6 +44,6 @@ def document(title: str, header: str, parts: list[Part], maker: str, more_style:
 
 
 def cards(facts: list[tuple[str, str]]) -> str:
-    """Numbers that stand out; what each of them is may be HTML."""
+    """Numbers shown large, each with its label; both are HTML already."""
     words = "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in facts)
     return f'<div class="cards">{words}</div>'

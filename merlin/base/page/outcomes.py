@@ -1,4 +1,4 @@
-"""What became of everything that was planned, as a bar and in words."""
+"""The outcomes of all planned tasks, as a bar and in words."""
 
 from __future__ import annotations
 

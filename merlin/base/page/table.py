@@ -9,7 +9,7 @@ from html import escape
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Sequence[str] = ()) -> str:
     """A table; cells are HTML already, columns named in `right` are right-aligned numbers."""
     style = [' class="n"' if name in right else "" for name in columns]
-    # a column without a name has no heading, which readers' programs would announce
+    # a column without a name has no heading, because screen readers would announce it
     head = "".join(
         f"<th{s}>{escape(name)}</th>" if name else "<td></td>" for s, name in zip(style, columns, strict=True)
     )
@@ -25,7 +25,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, right: Seque
 
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> str:
-    """Facts, each with its name before it; what a fact says is text."""
+    """A table of facts, each a name and a value; both are plain text."""
     rows = "\n".join(
         f'<tr><th scope="row">{escape(name)}</th><td><code>{escape(value)}</code></td></tr>'
         for name, value in facts

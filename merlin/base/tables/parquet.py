@@ -28,7 +28,7 @@ def is_text(kind: Any) -> bool:
 
 
 class ParquetTable:
-    """A Parquet file. What it says of its size is a claim, and is not believed beyond what it can hold.
+    """A Parquet file. The sizes that it claims are checked against what a file of its size can hold.
 
     Raises:
         MissingExtraError: pyarrow is not installed; `purpose` says what needs it.
@@ -57,7 +57,7 @@ class ParquetTable:
         return list(self.schema.names)
 
     def require_stored(self, shape: list[int]) -> None:
-        """ValueError if the file cannot hold as many bytes, however well they are compressed."""
+        """Raise ValueError if the file cannot hold that many bytes, however well they are compressed."""
         require_stored(shape, 1, self._file_bytes, MOST)
 
     def column(self, name: str, lo: int, hi: int) -> Any:
@@ -95,7 +95,7 @@ class ParquetTable:
         return self._decoded(column) if isinstance(column, pa.DictionaryArray) else column
 
     def _decoded(self, column: Any) -> Any:
-        """What the places in a dictionary stand for; ValueError if so much text cannot be in the file."""
+        """The values of a dictionary-encoded column. Raises ValueError if the file cannot hold so much text."""
         from pyarrow import compute
 
         if is_text(column.dictionary.type):

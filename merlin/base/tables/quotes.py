@@ -1,5 +1,7 @@
-"""Fields of delimited text, as RFC 4180 has them: a field in quotes may hold the delimiter, a ``#``, line ends, and
-quotes written twice. Quotes inside of a field that does not begin with one mean nothing.
+"""Fields of delimited text, as in RFC 4180.
+
+A field in quotes may hold the delimiter, a ``#``, line ends, and quotes written twice. Quotes inside a field that does
+not begin with one mean nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ class Dialect(Struct, frozen=True):
 
     delimiter: str | None  # None: any blanks
     has_comments: bool = True  # a "#" outside of quotes ends a row
-    skips_empty: bool = False  # a row of nothing but delimiters and blanks is none
+    skips_empty: bool = False  # a line of nothing but delimiters and blanks is not a row
 
     def values(self, text: str) -> list[str]:
         """The values of a row."""
@@ -93,7 +95,7 @@ def join_quoted_lines(
     keep: NDArray[np.bool_],
     dialect: Dialect,
 ) -> None:
-    """Make one of the lines that a field in quotes spans: changes `stops` and `keep`.
+    """Join the lines that a field in quotes spans into one row, by changing `stops` and `keep`.
 
     Raises:
         OpenQuoteError: the last quote of the file is not closed.
@@ -115,7 +117,7 @@ def join_quoted_lines(
 def _lines_with_odd_quotes(
     data: mmap.mmap, starts: NDArray[np.int64], stops: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """No other line can begin or end a field of several lines."""
+    """The lines with an odd number of quotes: only these can begin or end a field of several lines."""
     found = []
     for lo in range(0, len(starts), _BLOCK_LINES):
         edges = np.append(starts[lo : lo + _BLOCK_LINES], stops[lo : lo + _BLOCK_LINES][-1])

@@ -1,7 +1,7 @@
-"""Which chunks a worker may run beside those that it runs; messages of others wait here, and go back to their queue.
+"""Decides which chunks a worker may run beside its running ones; messages of other chunks wait here for a while.
 
-A message that waits holds no slot: the thread that received it goes on with the next one. Nothing here polls. When a
-chunk ends, its thread goes on with a message that fits now.
+Then they go back to their queue. A message that waits holds no slot: the thread that received it continues with the
+next one. Nothing here polls. When a chunk ends, its thread continues with a message that fits now.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from merlin.plan.fit import Need, need_of
 from merlin.plan.plan import StepInstance
 from merlin.plan.waiting_needs import PASSING_S
 
-HOLD_S = 2.0  # then a message goes back to its queue, for other workers; the one that came first stays
+HOLD_S = 2.0  # then a message goes back to its queue, for other workers; the first one stays
 
 
 class Arrival(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class Admission:
         self._lock = threading.Condition()
 
     def enter(self, arrival: Arrival) -> Admitted | Arrival | None:
-        """Let it in. If it does not fit now, it waits and this returns None; if too many wait, it goes back."""
+        """Admit an arrival, or let it wait and return None. If too many wait, it is returned, to be put back."""
         with self._lock:
             if arrival.key in self._inside:
                 return None  # a message that was sent twice
@@ -74,7 +74,7 @@ class Admission:
             return None
 
     def left(self, admitted: Admitted) -> Admitted | None:
-        """Its chunk has ended, or was not to be had; the caller goes on with the one that this returns."""
+        """Note that a chunk has ended or could not be taken; returns the next one for the caller to run, if any."""
         with self._lock:
             self._inside.discard(admitted.arrival.key)
             self._places.release(admitted.arrival.key)
@@ -101,7 +101,7 @@ class Admission:
             return out
 
     def close(self) -> list[Arrival]:
-        """Everything that waits, to be put back."""
+        """Remove and return everything that waits, to be put back."""
         with self._lock:
             out = list(self._waiting.values())
             self._waiting.clear()
@@ -115,11 +115,11 @@ class Admission:
     # ------------------------------------------------------------------ with the lock
 
     def _first(self) -> Arrival | None:
-        """The one that has waited for longest, of those that fit when nothing else runs."""
+        """The arrival that has waited longest, among those that fit when nothing else runs."""
         return next((a for a in self._waiting.values() if not self.lacks(a)), None)
 
     def _late(self, now: float) -> Arrival | None:
-        """The one for which room is kept."""
+        """The arrival for which room is kept, because it has waited too long."""
         first = self._first()
         return first if first is not None and now - first.since >= PASSING_S else None
 

@@ -26,7 +26,7 @@ REFUSED_S = (
 MOST_REFUSED_S = 900.0
 TOLD_S = 60.0  # for the workers of a job to finish; then it is cancelled
 WINDOW_S = 20.0  # in which the rate is measured
-LEAST_SHARE = 0.1  # of the slots: a lower rate is no rate, but work that does not report
+LEAST_SHARE = 0.1  # of the slots: a lower rate only means that tasks have not reported yet
 USUAL_START_S = 60.0
 READ_AGAIN_S = 30.0  # between two looks at the records of jobs
 LAST_LOOK_S = 4.0  # between two questions whether the last jobs are over, when all their workers have left
@@ -113,7 +113,7 @@ class Autoscaler:
         self._submit_again_at = 0.0
         self._looked_at = 0.0  # at the jobs
         self._asked_at = 0.0  # whether the last jobs are over
-        self.is_hurried = False  # what the next round sees is likely to change what is decided
+        self.is_hurried = False  # the next round is likely to decide something else
 
     @property
     def live_jobs(self) -> list[str]:
@@ -170,7 +170,7 @@ class Autoscaler:
         return ""
 
     def _is_settled(self, looked: LookedAt) -> bool:
-        """Return whether the scheduler was asked lately, and workers of all but the newest jobs tell the rest."""
+        """Return whether the scheduler was asked lately, and all jobs except the newest have live workers."""
         now = self._clock()
         return now - self._looked_at < SETTLED_S and all(
             now - t.record.created < STARTING_S or any(self._lives_in(worker, t) for worker in looked.workers)
@@ -178,7 +178,7 @@ class Autoscaler:
         )
 
     def _is_last_look(self, looked: LookedAt) -> bool:
-        """Return whether the work is done, all workers have left, and only the scheduler's word for it is missing."""
+        """Return whether the work is done, all workers have left, and only the scheduler has to confirm it."""
         is_last = not looked.num_open and all(
             t.told_at is not None
             and (t.reported is not None or t.is_cancelled)
@@ -192,7 +192,7 @@ class Autoscaler:
         return True
 
     def _read_records(self) -> None:
-        """Take up the jobs that others have submitted for the same spec, or that we did in an earlier life."""
+        """Take over the jobs that other processes, or an earlier autoscaler, have submitted for the same spec."""
         if self._clock() < self._read_again_at:
             return
         self._read_again_at = self._clock() + READ_AGAIN_S
@@ -204,7 +204,7 @@ class Autoscaler:
                 self._tracked[record.name] = Tracked(record)
 
     def _settle_doubts(self) -> None:
-        """Find the jobs of which nobody knows whether they were submitted, or submit them."""
+        """Find the jobs that may or may not have been submitted; submit those that were not."""
         for tracked in [t for t in self._tracked.values() if not t.record.id]:
             if not self._may_call():
                 raise SchedulerUnreachableError("it is not known yet whether the last job was submitted")
@@ -329,7 +329,7 @@ class Autoscaler:
         return move
 
     def _submit(self, move: Submit, excluded: list[str]) -> Move:
-        """`excluded`: nodes that it shall not get; a scheduler refuses names of others."""
+        """Submit a job that gets none of the nodes `excluded`; all of them must be known to the scheduler."""
         if self._clock() < self._submit_again_at:
             return Wait(reason=f"the last job was refused: {self._refusal}")
         if not self._may_call():
@@ -352,7 +352,7 @@ class Autoscaler:
         return replace(move, job=record.id)
 
     def _note_refusal(self, error: SchedulerRefusedError) -> None:
-        """A limit of the site may pass by; what is wrong with the job does not."""
+        """Note a refusal, and when to try again: a limit of the site may go away, an error in the job does not."""
         wait_s = min(MOST_REFUSED_S, REFUSED_S * 2.0**self._num_refused)
         self._num_refused, self._refusal = self._num_refused + 1, _first_line(error)
         self._submit_again_at = self._clock() + wait_s
@@ -362,7 +362,7 @@ class Autoscaler:
         inside = [worker.name for worker in looked.workers if self._lives_in(worker, tracked)]
         try:
             if tracked.reported is not None and tracked.told_at is None:
-                self._demand.stop(inside)  # those that leave already are not among them
+                self._demand.stop(inside)  # workers that are leaving already are not among them
             elif not self._may_call():
                 return Wait(reason="the scheduler was called often enough for this minute")
             else:
@@ -377,7 +377,7 @@ class Autoscaler:
 
 
 def _slots(workers: Iterable[WorkerInfo]) -> dict[tuple[str, str], int]:
-    """What the workers run at once, by job and node: not more than it has cores."""
+    """How many tasks the workers run at once, by job and node; at most the number of the node's cores."""
     found: dict[tuple[str, str], list[WorkerInfo]] = {}
     for worker in workers:
         found.setdefault((worker.job, worker.node or worker.host), []).append(worker)

@@ -28,7 +28,7 @@ from merlin.plan.tasks import Chunk, ChunkResult
 log = logging.getLogger("merlin.worker")
 
 ENDING_S = 5.0  # for a process to end after it has reported an error
-DECLINE_S = 0.5  # after a chunk that does not fit: it comes back at once where nobody else is free
+DECLINE_S = 0.5  # after a chunk that does not fit: it comes back at once if no other worker is free
 MAX_FAILED_STARTS = 5  # processes in a row that end by themselves at their start; then this worker leaves
 
 

@@ -162,7 +162,7 @@ class Registry(Protocol):
         """Say what an advertised study wants of workers. It is forgotten with the advertisement."""
 
     def open_work(self) -> dict[str, list[OpenWork]]:
-        """What the open studies want of workers, by study; one is missing of which nobody has said it yet."""
+        """What the open studies want of workers, by study; studies that have not said it yet are left out."""
 
     def count(self, name: str, num: int = 1) -> None:
         """Add to a counter that belongs to no study, such as refused messages."""

@@ -20,7 +20,7 @@ VARIABLE = (
 
 
 class IdleWatch:
-    """Looks at the registry while its worker runs nothing. `info` describes the worker, `report` sends that."""
+    """Looks at the registry while its worker runs nothing. `info` describes the worker, `report` sends this."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class IdleWatch:
         num_workers = self._registry.num_workers(self._server_time())
         if not self._idleness.checked(self._is_needed(), now, num_workers):
             return False
-        # others may decide the same at this moment: each says so first, and then looks whether somebody stays
+        # others may decide the same now: each announces it first, and then checks whether another worker stays
         self.is_announced = True
         self._report()
         if self._is_needed() or self._info().running:

@@ -1,6 +1,6 @@
 """Accepts messages from a broker only if they hold an offer that is sealed with this user's key.
 
-Whoever can write into a queue can send anything, so only the sealed part of a message counts. Messages are parsed
+Anybody who can write into a queue can send anything, so only the sealed part of a message counts. Messages are parsed
 within fixed limits, and a new message with only the sealed offer is passed on. All unsealed parts are dropped: times,
 callbacks, priorities, reply addresses and task names.
 """

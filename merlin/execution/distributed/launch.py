@@ -268,7 +268,7 @@ def launches(
 
 
 def _why_here(worker: SpecWorker, allocation: Allocation | None, words: Sequence[str]) -> str:
-    """What users should know of a worker that starts on this machine alone."""
+    """The note to users why a worker starts on this machine alone."""
     if words:
         return f"{words[0]} is not installed here: {worker.name} starts on this machine alone"
     if _has_to_launch(worker, allocation) and allocation is not None and allocation.num_nodes > 1:
@@ -301,7 +301,7 @@ def _launcher(worker: SpecWorker, allocation: Allocation | None) -> list[str]:
         return []
     if allocation is not None and allocation.scheduler == scheduler.name:
         for key in OF_ALLOCATIONS:
-            settings.pop(key, None)  # it has them already
+            settings.pop(key, None)  # the request has them already
         num_nodes = num_nodes or allocation.num_nodes
     words = scheduler.workers_command(num_nodes, settings, worker.hosts)
     return [*words, *shlex.split(batch.launch_args or "")] if words else []

@@ -24,10 +24,10 @@ LOG_AGAIN_S = 30.0  # between two log lines that it does not answer
 STOP_GRACE_S = 10.0  # after SIGTERM, for chunks to end by themselves; then they are interrupted,
 INTERRUPT_S = 10.0  # and after this killed
 LAST_S = 4.0  # then, for everything else; after this the process is ended
-# where the walltime ends, tasks run up to `walltime.MARGIN_S` before; then the same, in less time:
+# at the end of the walltime, tasks run until `walltime.MARGIN_S` before it; then the same follows in less time:
 KILL_BEFORE_S, LAST_BEFORE_S = 3.0, 2.0
 LEAVE_BEFORE_S = 1.0  # before chunks are interrupted: it takes nothing new
-AGAIN_S = 2.0  # a signal that comes twice in this time is one: from the scheduler, and passed on by a parent
+AGAIN_S = 2.0  # a signal that comes twice in this time counts once: the scheduler sends it, and a parent passes it on
 POLL_S = 0.1
 
 
@@ -71,7 +71,7 @@ class Leaving:
         return self._walltime.left_s() <= LEAVE_BEFORE_S
 
     def warn(self) -> None:
-        """End this worker: its scheduler has said that it will, soon. Chunks may use what is left of the walltime."""
+        """End this worker, because its scheduler will end it soon. Chunks may use the rest of the walltime."""
         self._is_warned = True
         self.leave()
 

@@ -1,4 +1,4 @@
-"""Reads what the last owner of a study has left in its mailbox; what is forged is refused."""
+"""Reads what the last owner of a study has left in its mailbox; forged entries are refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def handouts_in(mailbox: Mailbox, study_id: str, key: bytes) -> tuple[list[Hando
 
 
 def all_letters(mailbox: Mailbox) -> Iterator[Letter]:
-    """Also those that were handled, which are kept for a while."""
+    """All letters; handled ones are kept for a while, and are among them."""
     after = ""
     while letters := mailbox.letters(after):
         yield from letters
@@ -61,7 +61,7 @@ def legacy_of(
     read: str,
     key: bytes,
 ) -> Legacy:
-    """What there is of it in the ledger and in letters; `read` is the last letter that was handled."""
+    """What the last owner has left in the ledger and the mailbox; `read` is the last letter that it handled."""
     letters = list(letters)
     reports = [
         (letter, report) for letter in letters if (report := report_in(letter, study.id, key)) is not None

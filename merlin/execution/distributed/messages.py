@@ -23,7 +23,7 @@ from merlin.plan.tasks import Chunk
 
 VERSION = 2
 MAX_NOTICE_CHARS = 32 * 1024  # its envelope is twice as long; workers refuse longer messages
-MAX_BYTES = 16 * 1024 * 1024  # of a chunk or a report, which may have very many holes
+MAX_BYTES = 16 * 1024 * 1024  # of a chunk or a report; a chunk may have very many holes
 
 T = TypeVar("T")
 

@@ -43,7 +43,7 @@ def names(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def place(here: Here) -> str:
-    """What the names of the workers of this node end with: "1234.node7" in job 1234, else "node7".
+    """The end of the names of this node's workers: "1234.node7" in job 1234, else "node7".
 
     Two allocations may share a node, and several nodes of a scheduler may be one host.
     """
@@ -52,7 +52,7 @@ def place(here: Here) -> str:
 
 
 def filled_in(words: Sequence[str], where: str, num_cores: int) -> list[str]:
-    """The command of a worker with what is known here."""
+    """The command of a worker, with the words filled in that are known on its node alone."""
     return [
         word.replace(NODE, where) if NODE in word else word.replace(CORES, str(num_cores)) for word in words
     ]
@@ -85,7 +85,7 @@ def run(workers: Mapping[str, Sequence[str]], logs: Path) -> int:
                 env=environment,
             )
         processes.append(process)
-        for number in pending:  # they came before it was in the list
+        for number in pending:  # signals that came before this worker was in the list
             process.send_signal(number)
     codes = [process.wait() for process in processes]
     return int(any(codes))

@@ -13,7 +13,7 @@ from merlin.plan.tasks import Chunk
 
 
 class OfferMessages:
-    """Sends messages, and remembers why that failed; what was not sent is overdue later."""
+    """Sends messages, and remembers why that failed; chunks whose message was not sent are overdue later."""
 
     def __init__(self, study: Study, session: str, tools: Tools) -> None:
         self._study, self._session, self._tools = study, session, tools

@@ -34,7 +34,7 @@ NOTICE_S = 2.0  # after a beat of the workers; by then they have noticed that Re
 POSTPONE_S = 10.0  # before the next try with a study that had an error
 RETRY_S = 1.0  # between two tries to reach Redis
 STOP_S = 3.0  # for the last round of each study
-TELL_S = 2.0  # of these for the messages that are on their way
+TELL_S = 2.0  # of these for the notifications that are on their way
 
 
 class RunningChunks(Protocol):

@@ -58,7 +58,7 @@ RENEW_S = 0.8  # between two renewals of the ownership
 EXPIRE_S = 0.5  # between two checks for expired leases
 REISSUE_S = 5.0  # an offer that nobody has taken gets a new message after this time, if its queue is empty
 RETRY_S = 1.0  # after an error of the disk
-TELL_S = 0.2  # for letters, while people are told
+TELL_S = 0.2  # for letters, while notifications are sent
 MAX_TROUBLE_S = 10.0  # of such errors; then somebody else may own the study
 MAX_TAKE_OVER_S = 600.0  # to read the ledger; a process that takes longer hangs, and does not stay the owner
 ENDS = ("run_stopped", "run_finished")  # events
@@ -236,7 +236,7 @@ class Ownership:
             raise ExecutionError(lacking)
 
     def wait_for_notices(self, limit_s: float = inf) -> None:
-        """See what becomes of the messages that are on their way, before somebody else may become the owner."""
+        """Wait for the notifications that are on their way, before somebody else may become the owner."""
         until = time.monotonic() + limit_s
         while self._notices.is_sending and not (
             self.is_over or self.is_out_of_sync or time.monotonic() >= until

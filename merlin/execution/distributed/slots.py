@@ -29,7 +29,7 @@ class Slots:
         os.eventfd_write(self._fd, 1)
 
     def close(self, num: int) -> None:
-        """Let so many stay free, because the chunks that run leave no cores for more."""
+        """Do not use `num` of the slots, because the running chunks leave no cores for them."""
         with self._lock:
             is_more, self._num_closed = num < self._num_closed, num
         if is_more:

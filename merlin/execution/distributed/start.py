@@ -143,10 +143,10 @@ def describe_exit(entry: StartedWorker) -> str:
 
 
 def pass_signals_on(started: list[StartedWorker]) -> Callable[[int], int]:
-    """From now on SIGTERM and Ctrl-C become the workers' SIGTERM, which lets them finish their chunks.
+    """From now on pass SIGTERM and Ctrl-C on to the workers as SIGTERM, which lets them finish their chunks.
 
-    SIGUSR1, the warning of a scheduler, is theirs, too. Returns what waits for the workers and makes an exit code of
-    theirs and the one it is given.
+    SIGUSR1, the warning of a scheduler, is passed on, too. Returns a function that waits for the workers: it returns
+    the exit code that it is given, or, if this is 0, one that says whether a worker failed.
     """
     passed: list[signal.Signals] = []
 
@@ -160,7 +160,7 @@ def pass_signals_on(started: list[StartedWorker]) -> Callable[[int], int]:
         send(passed[-1])
 
     def stay(code: int) -> int:
-        for number in dict.fromkeys(passed):  # perhaps they came before all of the workers were there
+        for number in dict.fromkeys(passed):  # signals may have come before all workers had started
             send(number)
         codes = [entry.process.wait() for entry in started]
         return code or int(any(codes))

@@ -20,7 +20,7 @@ FIRST_S = (
 FIRST_ASKED_S = 5.0  # but not for one that was asked to leave when there is nothing to do
 CHECK_S = 0.5  # between two looks at the registry, or longer with many workers:
 CHECKS_PER_S = 50.0  # looks of all workers together
-MANY = 2**53  # of a study of which nobody has said yet what it wants
+MANY = 2**53  # tasks of a study that has not yet said what it wants
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
@@ -62,7 +62,8 @@ def is_needed(
 ) -> bool:
     """Whether there is work that `me` could do, now or later, and no other allocation that can do all of it.
 
-    `now`: server time. Of several allocations those leave first, as a whole, that do nothing and came last.
+    `now`: server time. If there are several allocations, idle ones leave first, and of these the one that came last.
+    Workers of one allocation leave together.
     """
     mine = [
         want
@@ -84,7 +85,7 @@ def is_needed(
     ranks = _ranks([*alive, me])
     ahead = [w for w in able if ranks[_allocation(w)] < ranks[here]]
     served = queues.union(*(w.queues for w in ahead))
-    used = Fraction()  # of what those ahead can do
+    used = Fraction()  # share of what the workers ahead of this one can do
     for want in (want for want in all_wanted if want.queue in served):
         if num := num_that_fit(ahead, want.need):
             used += Fraction(want.num_at_once, num)
@@ -116,7 +117,7 @@ def _allocation(worker: WorkerInfo) -> tuple[str, str]:
 
 
 def _ranks(workers: Iterable[WorkerInfo]) -> dict[tuple[str, str], tuple[bool, bool, float, tuple[str, str]]]:
-    """The order of allocations, those first that stay longest; workers outside of one stay anyway."""
+    """The sort keys of the allocations: those that stay longest come first, after workers outside of an allocation."""
     members: dict[tuple[str, str], list[WorkerInfo]] = {}
     for worker in workers:
         members.setdefault(_allocation(worker), []).append(worker)
@@ -134,15 +135,15 @@ class Idleness:
         self._needed_at, self._check_at = now, now
 
     def busy(self, now: float) -> None:
-        """It runs something."""
+        """Note that the worker runs something, or is needed."""
         self._needed_at, self._grace_s = now, GRACE_S
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look whether it is needed."""
+        """Whether it is time to check if the worker is needed."""
         return now >= self._check_at
 
     def checked(self, is_needed: bool, now: float, num_workers: int) -> bool:
-        """It has looked; returns whether it leaves."""
+        """Note the result of a check; returns whether the worker leaves."""
         self._check_at = now + max(CHECK_S, num_workers / CHECKS_PER_S)
         if is_needed:
             self.busy(now)

@@ -23,7 +23,7 @@ class Tracked(Struct):
     is_requeued: bool = False  # workers of its first run may seem alive for a while
 
     def note(self, state: JobState) -> None:
-        """What the scheduler has just said."""
+        """Take in the state that the scheduler has just reported."""
         if state is JobState.PENDING and self.reported is not None:
             self.is_requeued, self.reported = True, None
         elif state is not JobState.PENDING:

@@ -55,7 +55,10 @@ class Channel(redis.Channel):
         super()._brpop_start(timeout)  # type: ignore[no-untyped-call]
 
     def end_wait(self) -> None:
-        """Let the server answer at once that no message has come. For another thread; without the right, it waits."""
+        """Let the server answer at once that no message has come; called by another thread.
+
+        If this account may not do that, the wait goes on.
+        """
         if self._in_poll and self._client_id is not None:
             with suppress(*self.connection_errors, ResponseError), self.conn_or_acquire() as client:
                 client.client_unblock(self._client_id)
@@ -129,7 +132,7 @@ class Transport(redis.Transport):
 def end_wait() -> None:
     """Let a worker that waits for messages leave at once, and not when the server's answer is due, a second later.
 
-    A connection that were closed instead could lose a message that is on its way.
+    To close the connection instead could lose a message that is on its way.
     """
     if Channel.waiting is not None:
         Channel.waiting.end_wait()

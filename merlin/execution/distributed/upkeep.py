@@ -19,7 +19,7 @@ from merlin.execution.distributed.worker_pool import ChunkRun
 log = logging.getLogger("merlin.worker")
 
 TICK_S = 0.5
-# just after the last chunk a command to leave is likely, and an allocation is paid for until it is heard
+# just after the last chunk a command to leave is likely, and an allocation costs money until it is received
 JUST_IDLE_S = 3.0
 IDLE_TICK_S = 0.1
 WATCH_S = 10.0  # after a command to drop, every tick reports the running chunks for this time
@@ -85,7 +85,7 @@ class Upkeep:
             ticked = time.monotonic()
 
     def _is_due(self, now: float, ticked: float) -> bool:
-        """Whether the next tick is due: it asks Redis, which looking for chunks that run does not."""
+        """Whether the next tick is due. Ticks ask Redis, so they are less frequent than this look at running chunks."""
         if self._runs.all():
             self._ran_at = now
         elif now - self._ran_at < JUST_IDLE_S:

@@ -1,7 +1,7 @@
 """The command of a Celery worker: ``python -m merlin.celery -A merlin worker …``.
 
-It does what ``celery -A merlin worker …`` does, and takes the same options. Where it is given only those that Merlin
-itself gives, it loads half of what Celery's command line loads. It also starts the server of worker processes, before
+It does what ``celery -A merlin worker …`` does, and takes the same options. If these are only options that Merlin
+itself uses, it loads half of what Celery's command line loads. It also starts the server of worker processes, before
 this process has threads.
 """
 
@@ -71,7 +71,7 @@ def plain_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
 
 
 def _run(options: WorkerOptions, server: ForkServer | None) -> NoReturn:
-    """What `celery.bin.worker` does with these options."""
+    """Run the worker as `celery.bin.worker` would with these options."""
     load_redis()
     from celery.concurrency.thread import TaskPool
     from celery.utils.log import mlevel

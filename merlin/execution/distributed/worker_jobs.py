@@ -1,4 +1,4 @@
-"""Batch jobs that workers live in: what their script says, and how they are submitted."""
+"""Batch jobs in which workers run: their scripts, and how they are submitted."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ REAP_S = 10.0  # for a killed process to end; one that hangs in the kernel is no
 
 
 def num_threads(size: int) -> int:
-    """Of the numerical libraries in each of so many worker processes."""
+    """The number of threads of the numerical libraries in each of `size` worker processes."""
     return max(1, len(os.sched_getaffinity(0)) // max(1, size))
 
 

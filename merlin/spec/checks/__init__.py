@@ -1,6 +1,6 @@
 """Checks that look at more than one value of a spec; one file for each part of it.
 
-They read the tree, not the model, so that they still speak when other parts of the spec are malformed.
+They read the tree, not the model, so that they still work when other parts of the spec are malformed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def check(
     *,
     allow_undefined: bool = False,
 ) -> None:
-    """Report everything that is wrong although each value alone is right."""
+    """Report everything that is wrong even though each value alone is right."""
     graph = StepGraph.of(expansion.tree)
     check_steps(expansion.tree, graph, findings)
     check_parameters(expansion, findings)

@@ -107,7 +107,7 @@ def _check_splits(splits: Entry, findings: Findings) -> None:
         try:
             fraction = to_float(to_data(item))
         except Problem:
-            return  # the model says so
+            return  # the model reports it
         if not 0 <= fraction <= 1:
             message = f"split {name} is {fraction:g}"
             findings.error(item.place, message, text=item.text, hint="0 to 1", code="splits")

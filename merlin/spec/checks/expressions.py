@@ -142,7 +142,7 @@ def _fields(aggregate: Entry) -> list[tuple[str, Entry]]:
 
 
 def _type_of_field(name: str, block: Entry) -> ValueType:
-    """Any, where the field is malformed or not what numbers are computed from."""
+    """The type of a field in expressions; any type if its shape is malformed or not known yet."""
     if block.get("kind").text == "text":
         return ValueType("text")
     graph, _, member = name.rpartition(".")
@@ -159,6 +159,6 @@ def _type_of_field(name: str, block: Entry) -> ValueType:
     if dtype.startswith("complex"):
         return ValueType("complex")
     number: Kind = "bool" if dtype == "bool" else "int" if "int" in dtype else "float"
-    items = f"{graph} {role.item}s" if role and role.item else name  # as many in all of these members
+    items = f"{graph} {role.item}s" if role and role.item else name  # the same number in all of these members
     shape = tuple(int(size) for size in rest)
     return ValueType(number, (None, *shape), items) if ragged else ValueType(number, shape)

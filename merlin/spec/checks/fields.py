@@ -98,7 +98,7 @@ class FieldChecker(Struct, frozen=True):
         ragged, num = shape_of(field)
         kind = KINDS.get(field.get("kind").text or ("ragged" if ragged else "scalar"))
         if kind is None or not kind.axes:
-            return  # the model says so, or the members of a graph do
+            return  # the model reports it, or the members of a graph have the shapes
         place = field.key_place if shape.is_null else shape.place
         if kind.name == "ragged" and not ragged:
             message, hint = 'is ragged, so its shape has to begin with "*"', f"e.g. shape: {kind.example}"
@@ -267,11 +267,11 @@ def _number(entry: Entry) -> int | None:
     try:
         return None if entry.is_null else to_int(to_data(entry))
     except Problem:
-        return None  # the model says so
+        return None  # the model reports it
 
 
 def is_true(entry: Entry) -> bool:
-    """Return whether a flag is set; a malformed one is not, and the model says so."""
+    """Return whether a flag is set; a malformed one is not, and the model reports it."""
     try:
         return not entry.is_null and to_bool(to_data(entry))
     except Problem:

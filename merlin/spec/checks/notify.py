@@ -64,7 +64,7 @@ def _check_channels(number: int, entry: Entry, findings: Findings) -> None:
 
 
 def _check_address(channel: str, item: Entry, findings: Findings) -> None:
-    """What is written in the spec; what $NAME stands for is known only where the message is sent."""
+    """Check an address as written in the spec; the value of a $NAME is known only where the message is sent."""
     text = item.text.strip()
     if channel == "cmd":
         if not text:

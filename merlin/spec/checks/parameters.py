@@ -1,4 +1,4 @@
-"""Global parameters: as many values each, labels that tell them apart, names of their own."""
+"""Global parameters: each has the same number of values, labels that differ, and a name of its own."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _check_label(name: str, label: Entry, num: int, findings: Findings) -> None:
 
 
 def check_token_name(name: str, entry: Entry, what: str, expansion: Expansion, findings: Findings) -> None:
-    """A parameter or column needs a name that `$(name)` finds, and that nothing else has."""
+    """Check that a parameter or column has a valid name for `$(name)`, which nothing else has."""
     place = entry.key_place if what == "parameter" else entry.place
     if not TOKEN.fullmatch(f"$({name})"):
         message = f"{name!r} cannot name a {what}: $({name}) would not be found"

@@ -88,7 +88,7 @@ _EXAMPLES = {"num": "e.g. num: 1000", "bounds": "e.g. bounds: {X0: [0, 1]}, one 
 
 def _check_bounds(bounds: Entry, method: str, labels: list[str], findings: Findings) -> None:
     for name, pair in bounds.mapping.items():
-        if labels and name not in labels:  # without any, that is the finding
+        if labels and name not in labels:  # missing labels are reported elsewhere
             message = f"bounds name {name!r}, which is no column of the samples"
             hint = allowed(name, labels, "columns")
             findings.error(pair.key_place, message, text=name, hint=hint, code="bounds")
@@ -103,7 +103,7 @@ def _check_bounds(bounds: Entry, method: str, labels: list[str], findings: Findi
 def _check_pair(name: str, pair: Entry, method: str, findings: Findings) -> None:
     data = to_data(pair)
     if not isinstance(data, list) or len(data) != 2:
-        return  # the model says so
+        return  # the model reports it
     try:
         low, high = to_float(data[0]), to_float(data[1])
     except Problem:

@@ -155,7 +155,7 @@ def _check_allocations(entry: Entry, name: str, findings: Findings) -> None:
 
 
 def _check_keys_of_cmd(name: str, kind: str, run: Entry, study_shell: str, findings: Findings) -> None:
-    """Keys without an effect on a function or an aggregate; the study's own shell is in every archived step."""
+    """Report keys without an effect on a function or an aggregate, except the study's shell: archived steps have it."""
     for key in ("restart", "timeout", "shell"):
         entry = run.get(key)
         if entry.is_null or (key == "shell" and entry.text == study_shell):
@@ -165,7 +165,7 @@ def _check_keys_of_cmd(name: str, kind: str, run: Entry, study_shell: str, findi
 
 
 def _check_depends(step: Entry, graph: StepGraph, findings: Findings, *, is_alone: bool) -> None:
-    """`is_alone`: no other step has its name; else it may mean that one."""
+    """Check `depends`. `is_alone`: no other step has this step's name; else `depends` may mean the other one."""
     name = step.get("name").text
     seen: dict[str, str] = {}
     for item in step.get("run", "depends").items:

@@ -1,4 +1,4 @@
-"""Blocks around the study: its description, workers, batch; and what is the same in these and in steps."""
+"""Blocks around the study: its description, workers, batch; and checks that these share with steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
 
 
 def _check_description(entry: Entry, findings: Findings) -> None:
-    """A description that is there says something; the key may be left out."""
+    """Report an empty description; the key may be left out."""
     if isinstance(entry.content, str) and not entry.text.strip():
         message = "description is empty"
         hint = "say in a line what it is, or leave the key out"
@@ -65,9 +65,9 @@ def _check_walltime(entry: Entry, findings: Findings) -> None:
 def _check_free_keys(
     name: str, block: Entry, known: Collection[str], findings: Findings, above: Collection[str] = ()
 ) -> None:
-    """Keys of one's own are legal here; one that looks like a slip for a key that is not given gets a warning.
+    """Warn about unknown keys that look like mistyped ones; other unknown keys are allowed here.
 
-    So does one of the block `above`, where it would have a meaning.
+    Also warn about keys of the block `above`, where they would have a meaning.
     """
     absent = [key for key in known if key not in block.mapping]
     for key, item in block.mapping.items():

@@ -97,7 +97,7 @@ class _Checker(Struct, frozen=True, dict=True):
     allow_undefined: bool = False
 
     def check_text(self, path: Path, entry: Entry) -> None:
-        """Every token of one value; `$(date)` is the shell's where a shell will see it."""
+        """Check every token of one value; `$(date)` is left to the shell where a shell will read it."""
         if path[-1] in SCRIPT_KEYS:
             self._check_values(path, entry)
         seen: dict[str, int] = {}
@@ -110,7 +110,7 @@ class _Checker(Struct, frozen=True, dict=True):
                 self._check_undefined(use, path, token_place(self.source, entry, name, nth))
 
     def _uses(self, path: Path, text: str) -> list[Use]:
-        """The tokens of a value: how they are quoted in a shell's script, text in another interpreter's."""
+        """The tokens of a value, with their quoting in a script for a shell; for another interpreter they are text."""
         if _is_script(path) and is_shell(self._shell(path)):
             return uses(text)
         quoting: Quoting = "text" if _is_script(path) or path[-1] == "description" else "plain"
@@ -125,7 +125,7 @@ class _Checker(Struct, frozen=True, dict=True):
         return own or tree.get("batch", "shell").text or str(BATCH["shell"])
 
     def _check_undefined(self, use: Use, path: Path, place: Place) -> None:
-        """Nothing defines this token."""
+        """Report a token that nothing defines, unless it is left to the shell or plain text."""
         name = use.token.name
         is_variable = path[:2] in _VARIABLES
         if is_variable and str(path[2]) not in self._run_variables:
@@ -141,7 +141,7 @@ class _Checker(Struct, frozen=True, dict=True):
             self.undefined(name, place, use if _is_script(path) else None)
 
     def _left_alone(self, name: str, place: Place, unused: str = "", *, in_awk: bool = False) -> None:
-        """Text, unless it looks like a slip. For awk an unknown $(XX) is the whole line, and nobody is told."""
+        """Warn about a token that stays text if it looks mistyped. In awk, an unknown $(XX) silently means the line."""
         hint = self._suggest(name, cutoff=0.8)
         if not hint and _CAPITALS.fullmatch(name) and name not in _OF_AWK and not shutil.which(name):
             near = [known for known in self._capitals if is_one_edit_away(name, known)]
@@ -163,7 +163,7 @@ class _Checker(Struct, frozen=True, dict=True):
 
     @cached_property
     def _capitals(self) -> list[str]:
-        """What the author of the spec has named in capitals; columns first, for they are what programs get."""
+        """The names in capitals that the spec defines; columns come first, because programs get these."""
         names = self.names
         variables = [name for block in _VARIABLES for name in self.tree.get(*block).mapping]
         return [name for name in (*names.columns, *names.parameters, *variables) if _CAPITALS.fullmatch(name)]
@@ -172,7 +172,7 @@ class _Checker(Struct, frozen=True, dict=True):
         self.findings.warning(place, message, text=text, hint=hint, code="token")
 
     def undefined(self, name: str, place: Place, use: Use | None = None) -> None:
-        """A token that a shell would run (`use`), or that a value needs."""
+        """Report an undefined token that a shell would run (`use`), or that a value needs."""
         message = f"$({name}) is not defined"
         if name.endswith(".workspace"):
             message = f"$({name}) names the step {name.removesuffix('.workspace')!r}, which does not exist"
@@ -210,7 +210,7 @@ class _Checker(Struct, frozen=True, dict=True):
                 yield from ((use.token.name, use.runs) for use in self._uses(path, entry.content))
 
     def _with_their_own(self, names: set[str]) -> frozenset[str]:
-        """These and the variables in their text; a variable is known by its capitals, too."""
+        """These names and, in turn, the variables in their texts; a variable may also be written in capitals."""
         texts = {
             name: entry.text for block in _VARIABLES for name, entry in self.tree.get(*block).mapping.items()
         }
@@ -224,7 +224,7 @@ class _Checker(Struct, frozen=True, dict=True):
         return frozenset(found)
 
     def _check_values(self, path: Path, entry: Entry) -> None:
-        """Every MERLIN_VALUE_NAME of a script is that of one column."""
+        """Check that every MERLIN_VALUE_NAME in a script belongs to exactly one column."""
         for variable in sorted(mentioned_values(entry.text)):
             labels = [label for label in self.names.columns if value_variable(label) == variable]
             if len(labels) > 1:
@@ -256,7 +256,7 @@ class _Checker(Struct, frozen=True, dict=True):
         return True
 
     def _is_slip(self, name: str) -> bool:
-        """Is it `step.worksapce` or `PARAM.labl`? No command is called so."""
+        """Is it `step.worksapce` or `PARAM.labl`? No command has such a name."""
         owner, dot, suffix = name.rpartition(".")
         if not dot or shutil.which(name):
             return False
@@ -300,11 +300,11 @@ class _Checker(Struct, frozen=True, dict=True):
 
 
 def _is_script(path: Path) -> bool:
-    """Commands, and the lines that are put before them."""
+    """Return whether a value is a script: a command, or the lines that are put before it."""
     return path[-1] in SCRIPT_KEYS or path[:2] == ("env", "sources")
 
 
 def _as_text(use: Use) -> str:
-    r"""How a script has the text $(NAME): `\$(` alone is a syntax error outside of quotes."""
+    r"""How to write the text $(NAME) in a script: `\$(` alone is a syntax error outside of quotes."""
     escaped = f"\\$({use.token.name})"
     return f'"{escaped}"' if use.quoting == "plain" else escaped
