@@ -20,7 +20,7 @@ help:
 	@echo "make soak    more storms of kills than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make docs-pictures  the pictures of the dashboard in docs/images, taken anew"
-	@echo "make bench   every number of docs/benchmarks.md; some of them: make bench ROWS=\"plan status\""
+	@echo "make bench   every row of the table in docs/benchmarks.md; some of them: make bench ROWS=\"plan status\""
 	@echo "make demo    an ensemble of fusion simulations, its shards, and a surrogate with its report, in ./demo_output"
 
 setup: $(STAMP)

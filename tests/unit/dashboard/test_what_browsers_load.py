@@ -9,7 +9,7 @@ import pytest
 
 from merlin.dashboard.assets import STATIC
 
-MAX_BYTES = 150_000  # of all files, unpacked; less than half of it travels
+MAX_BYTES = 170_000  # of all files, unpacked; less than half of it travels, and a page is 1 to 8 kB
 SCRIPTS = sorted(STATIC.rglob("*.js"))
 
 

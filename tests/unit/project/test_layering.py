@@ -6,6 +6,7 @@ import ast
 import functools
 import graphlib
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -209,6 +210,20 @@ def test_third_party_packages_stay_behind_their_fences() -> None:
         if layer_of(found.file) not in FENCES.get(package, set()) and (name, package) not in EXCEPTIONS:
             wrong.append(f"merlin/{name}:{found.line}: {package}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_of_layers_names_the_packages() -> None:
+    """docs/architecture.md says of each layer what it may import; it leaves out numpy, and what pydantic is made of."""
+    table = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Layers")[2]
+    shown = {
+        layer: {package.replace("pyyaml", "yaml") for package in re.findall(r"[a-z_0-9]+", packages)}
+        for layer, packages in re.findall(
+            r"^\| `(\w+)/` \|.*\|([^|]*)\|$", table.partition("\n## ")[0], re.MULTILINE
+        )
+    }
+    packages = [package for package in FENCES if package not in ("numpy", "pydantic_core")]
+    assert shown == {layer: {each for each in packages if layer in FENCES[each]} for layer in shown}
+    assert set(shown) == {layer for layer in LAYERS if layer != "errors"}
 
 
 def test_heavy_packages_are_imported_where_they_are_used() -> None:

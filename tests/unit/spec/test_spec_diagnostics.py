@@ -63,7 +63,7 @@ def samples(body: str) -> str:
         (study("- name: one\n  run: {}"), 4, 3, "step-kind", "cmd"),
         (run("cmd: x\nbatch: {type: flx}"), 6, 19, "value", "did you mean 'flux'?"),
         (run("cmd: x", "batch: {type: slrum}\n"), 6, 15, "value", "did you mean 'slurm'?"),
-        (run("cmd: x", "env: {variables: {T: sge}}\nbatch: {type: $(T)}\n"), 7, 15, "value", "lsf-srun"),
+        (run("cmd: x", "env: {variables: {T: nosuch}}\nbatch: {type: $(T)}\n"), 7, 15, "value", "lsf-srun"),
         (run("cmd: ''"), 5, 5, "empty", ""),
         (run("cmd: x", "env:\n  variabels: {A: 1}\n"), 7, 3, "unknown-key", "did you mean 'variables'?"),
         (run("cmd: x", "samples: {file: a}\n"), 6, 1, "unknown-key", "merlin"),
