@@ -48,7 +48,7 @@ def new_study(
 
 
 def study_warnings(spec: Spec, workspace: Workspace, *, is_dry: bool = False) -> list[Diagnostic]:
-    """What its user should hear of a study that was prepared: of its samples, and of how its programs start."""
+    """Warnings for the user about a prepared study: about its samples, and about how its programs start."""
     found = []
     if workspace.plan.samples is not None and not workspace.plan.extension:
         found += unused_generate(spec, workspace.plan.samples.num)

@@ -24,7 +24,7 @@ _POLL_S = 0.1
 def cancel_on_workers(
     study: Workspace, steps: tuple[str, ...] | None, note: Callable[[str], None]
 ) -> CancelReport:
-    """End it on the workers; or, of a study whose command was killed, the batch jobs that it has left.
+    """End the study on the workers; if its command was killed, end the batch jobs that the command has left.
 
     Raises as `merlin.execution.distributed.control.cancel`.
     """

@@ -1,4 +1,4 @@
-"""Data sets of a study made again: by which definition, and whether that can begin."""
+"""Makes data sets of a study again: by which definition, and whether that can begin."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SAME = ("kind", "num_tasks", "per_sample", "params")  # of a source
 def recollection_of(
     path: Path, out: Path, *, name: str = "", spec: Spec | None = None, options: StudyOptions | None = None
 ) -> Recollection:
-    """What it takes to make a data set of the study at `path` again in the directory `out`.
+    """What is needed to make a data set of the study at `path` again in the directory `out`.
 
     Args:
         path: The workspace of a study, not of an extension.
         out: The directory of the new data set.
-        name: Of the aggregate step, or the id of its instance; "" if there is one.
+        name: The name of the aggregate step, or the id of its instance; "" if the study has only one.
         spec: A checked spec whose aggregate step is the new definition; None: as the study did it.
-        options: Of the command line, beside the variables.
+        options: The options of the command line, besides the variables.
 
     Raises:
         UsageError: there is no such step, the study does not have what it collects, or `out` is no place for it.

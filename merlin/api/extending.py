@@ -45,7 +45,7 @@ def next_extension(
 def plan_of_next_extension(
     spec: Spec, options: StudyOptions, study: Workspace, *, only_new: bool
 ) -> Plan | None:
-    """Its plan; None if there are no new samples. Raises SpecError as `next_extension` does."""
+    """The plan of the next extension; None if there are no new samples. Raises SpecError as `next_extension`."""
     from merlin.workspace.extend import plan_extension
 
     return plan_extension(spec, options, study, only_new=only_new)
@@ -54,7 +54,7 @@ def plan_of_next_extension(
 def waits_for(workspace: Workspace) -> str:
     """What an extension needs of the studies before it that has not ended ok, in words; "" if it may run.
 
-    It had ended when the extension began. An edited spec, or a restart of what failed, may let it run again.
+    All of it had ended when the extension began; an edited spec, or a restart of failures, may run it again.
     """
     if not workspace.plan.extension:
         return ""
@@ -68,7 +68,7 @@ def waits_for(workspace: Workspace) -> str:
 
 
 def _require_settled(study: Workspace) -> None:
-    """What the study did once for all samples is not done again, so it has to be there. Raises WorkspaceError."""
+    """Raise WorkspaceError unless all that the study did once for all samples has ended: it is not done again."""
     if lacking := _unsettled(study):
         first = command_line("restart", study.path)
         raise WorkspaceError(
@@ -77,7 +77,7 @@ def _require_settled(study: Workspace) -> None:
 
 
 def _unsettled(study: Workspace) -> list[str]:
-    """The step instances that extensions rely on, and that have not ended as it takes."""
+    """The step instances that extensions rely on, and that have not ended as extensions need it."""
     outcomes = replay(study.ledger_dir, study.plan).outcomes
     wanted = [study.instance(id) for id in relied_on(study.plan)]
     return [
@@ -89,7 +89,7 @@ def _unsettled(study: Workspace) -> list[str]:
 
 
 def _require_data_sets(studies: Sequence[Workspace]) -> None:
-    """Steps of the extension that work on a data set must find all rows before their own. Raises WorkspaceError."""
+    """Raise WorkspaceError if steps of the extension work on a data set that lacks some of the earlier rows."""
     for steps in _unfinished_data_sets(studies[0].plan, studies).values():
         first = command_line("restart", studies[0].path)
         raise WorkspaceError(

@@ -15,14 +15,14 @@ from merlin.workspace.directory import Workspace, shown_together
 
 
 def refuse_running(studies: Iterable[Workspace]) -> None:
-    """Raise WorkspaceError if a command runs one of them. Who changes a study locks it, too; this is found before."""
+    """Raise WorkspaceError if a command runs one of them. The lock would find this, too, but only later."""
     for study in studies:
         if holder := holder_of(study):
             raise WorkspaceError(f"{study.path} runs ({holder}); wait for its end, or stop it")
 
 
 def refuse_changed_samples(studies: Iterable[Workspace]) -> None:
-    """Raise WorkspaceError now for what the first chunk would be refused for later."""
+    """Raise WorkspaceError for changed samples now, before the first chunk is refused because of them."""
     for study in studies:
         if study.samples_may_change:
             study.samples()
@@ -54,7 +54,7 @@ def has_work(workspace: Workspace, again: Again = NOTHING) -> bool:
 
 
 def with_work(opened: Workspace, again: Again = NOTHING) -> list[Workspace]:
-    """The study and those of its extensions that a restart has to do with; at least the one that was named."""
+    """The study and its extensions, as far as a restart concerns them; at least the one that was named."""
     studies = shown_together(opened)
     if len(studies) == 1:
         return studies

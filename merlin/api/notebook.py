@@ -41,14 +41,14 @@ class Output:
 
 
 class RunView:
-    """How a run of this process goes, below the cell that began it; nothing in a script."""
+    """Shows a run of this process below the cell that began it; does nothing in a script."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace, self._shell = workspace, notebook()
         self._output: Output | None = None
         self._first: Progress | None = None
         self._next = 0.0
-        # of the cell, in which the study need not be shown again
+        # the number of the cell, in which the study need not be shown again
         self.cell: int | None = None if self._shell is None else self._shell.execution_count
 
     def update(self, progress: Progress) -> None:
@@ -64,7 +64,7 @@ class RunView:
             self._output.replace(html)
 
     def end(self) -> None:
-        """Show how it has ended, whatever that was."""
+        """Show how the run has ended, well or not."""
         from merlin.views.study_page import StudyView
 
         if self._output is not None:

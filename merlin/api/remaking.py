@@ -1,4 +1,4 @@
-"""Data sets of a study made again in their places: an update that changes nothing else."""
+"""Makes data sets of a study again in their places: an update that changes nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_SHOWN = 3  # of what is in the way
 
 
 def refuse_other_changes(update: Update) -> None:
-    """Raise UsageError if an update would run a script or function for anything but that a data set has changed."""
+    """Raise UsageError if an update would run a script or function for another reason than a changed data set."""
     found = [f"samples: {update.samples}"] if update.samples else []
     found += dict.fromkeys(words for member in update.members for words in _other_definitions(member))
     found = found or list(dict.fromkeys(words for member in update.members for words in _other_tasks(member)))
@@ -37,7 +37,7 @@ def _other_definitions(member: MemberUpdate) -> Iterator[str]:
 
 
 def _other_tasks(member: MemberUpdate) -> Iterator[str]:
-    """What would run, though it depends on no data set, in words."""
+    """What would run although it depends on no data set, in words."""
     follows, collected = _on_data_sets(member.plan), set(steps_of_data_sets(member.plan))
     for each in _of_other_steps(member):
         if each.num_again and each.id not in follows:
@@ -55,8 +55,8 @@ def _of_other_steps(member: MemberUpdate) -> Iterator[InstanceChange]:
 
 
 def steps_of_data_sets(plan: Plan) -> tuple[str, ...]:
-    """Ids of what makes the data sets of a plan, and of what these collect; but for those that wait for a step which
-    runs on a data set itself."""
+    """The ids of the steps that make the data sets of a plan, and of the steps whose outputs these collect. Left out
+    are data sets that wait for a step which runs on a data set itself."""
     later = _on_data_sets(plan)
     makers = [each for each in plan.instances if each.aggregate is not None and each.id not in later]
     found = [id for each in makers if each.aggregate is not None for id in (each.id, *each.aggregate.sources)]
@@ -69,7 +69,7 @@ def _on_data_sets(plan: Plan) -> set[str]:
     data_sets = {each.id for each in plan.instances if each.aggregate is not None}
     for instance in plan.instances:  # after those that it depends on
         sources = {edge.source for edge in instance.edges}
-        if instance.kind is StepKind.MANIFEST:  # for other steps it only waits
+        if instance.kind is StepKind.MANIFEST:  # it only waits for its other steps
             sources = {instance.finishes}
         if sources & found or (instance.aggregate is None and sources & data_sets):
             found.add(instance.id)

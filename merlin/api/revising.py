@@ -1,4 +1,4 @@
-"""Lets a study have another revision: everything of it is written first, and then it takes effect at once."""
+"""Gives a study another revision: all of the revision is written first, and then it takes effect at once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ UPDATER = "updater"  # its name as a writer of the ledger
 
 @contextmanager
 def held(study: Workspace) -> Iterator[None]:
-    """Hold a study and its extensions, to update it; what an update that was cut off had prepared is removed.
+    """Hold a study and its extensions, to update it; remove what an interrupted update had prepared.
 
     Raises WorkspaceError if somebody runs it.
     """
@@ -57,7 +57,7 @@ def held(study: Workspace) -> Iterator[None]:
 
 
 def undo_update(study: Workspace, note: Callable[[str], None]) -> RevisionNote:
-    """Go back to the revision before; what workers run of the study is ended, and a `note` may say so.
+    """Go back to the revision before. What workers run of the study is ended, which a `note` may report.
 
     Raises WorkspaceError if a command runs it, or if there is no such revision; else as `end_on_workers`.
     """
@@ -73,7 +73,7 @@ def undo_update(study: Workspace, note: Callable[[str], None]) -> RevisionNote:
 
 @contextmanager
 def _as_it_was_if_it_fails(study: Workspace) -> Iterator[None]:
-    """Say so if something cannot be written, and leave nothing of what was begun."""
+    """If something cannot be written, raise WorkspaceError that says so, and remove what was begun."""
     try:
         yield
     except (OSError, LedgerError) as error:
@@ -113,7 +113,7 @@ def apply_update(update: Update) -> RevisionNote:
 
 
 def _prepare(update: Update, member: MemberUpdate) -> None:
-    """Everything that belongs to the revision, of one workspace."""
+    """Write everything of the revision that belongs to one workspace."""
     workspace, plan = member.workspace, member.plan
     folder = revision_dir(workspace.info, update.number)
     folder.mkdir(parents=True, exist_ok=True)
@@ -132,19 +132,19 @@ def _prepare(update: Update, member: MemberUpdate) -> None:
 
 
 def _records(member: MemberUpdate, number: int) -> Iterator[RangeRecord]:
-    """What of the outcomes of before does not count any more, and what does though its record does not."""
+    """Records that reset outcomes, and records that keep outcomes whose own record counts no longer."""
     sizes = {instance.id: instance.num_tasks for instance in member.workspace.plan.instances}
     for instance in member.plan.instances:
         end = instance.num_tasks
         if sizes.get(instance.id, 0) <= end:
             continue
-        # records that reach beyond the last task are of no use to the new revision, those that reset tasks, too
+        # the new revision cannot use records that reach beyond its last task, not even those that reset tasks
         cut = [e.header.lo for e in member.state.entries(instance.id) if e.header.lo < end < e.header.hi]
         for lo, hi, outcome in member.state.outcomes_of(instance.id).runs(min(cut, default=end), end):
             is_open = outcome in (NO_OUTCOME, Outcome.INTERRUPTED)
             stands = RESET if is_open else outcome
             yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=stands, cause="as before")
-    # of the attempt of the records above, over which they count because they come later
+    # these have the same attempt as the records above, and count more because they come later
     yield from resets(member.change.resets, EDITED, attempt=1)
     yield from resets(member.change.collected, COLLECT_AGAIN, attempt=1)
     for revision, tasks in member.change.taken.items():

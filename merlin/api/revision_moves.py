@@ -1,4 +1,4 @@
-"""Which files of a study another revision puts aside: what runs again finds its place free, and nothing is lost."""
+"""Which files of a study a new revision puts aside: tasks that run again find their place free; nothing is lost."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def moves_of(
     """The moves, in the order in which they are made.
 
     `gone` are extensions that leave the study. `grows` says that an extension will add to the data sets.
-    A step instance of which all tasks run again is put aside as a whole, else the directories of those tasks. A data
-    set is always put aside as a whole, so that it stays one; what is left of it are links to the same files.
+    If all tasks of a step instance run again, its directory is put aside as a whole, else the directories of those
+    tasks. A data set is always put aside as a whole, so that it stays complete; what the new one keeps of it are links
+    to the same files.
     """
     aside = f"{INFO_DIR}/{REVISIONS_DIR}/{number:03d}/{BEFORE}"
     data_sets: dict[str, bool] = {}  # of the study, by the aggregate's id: whether it is made from nothing
@@ -90,7 +91,7 @@ def _of_tasks(
 
 
 def _links(study: Workspace, id: str, aside: str, num_shards: int) -> Iterator[Move]:
-    """The shards of before, and the bundles that no shard holds yet, in the place of the data set."""
+    """Links in the place of the data set: to its old shards, and to bundles that no shard contains yet."""
     root: Path = study.path / id
     for path in sorted(root.rglob("*")):
         shard = _SHARD.fullmatch(path.name)
@@ -101,5 +102,5 @@ def _links(study: Workspace, id: str, aside: str, num_shards: int) -> Iterator[M
 
 
 def _num_shards(id: str, plans: Sequence[Plan]) -> int:
-    """Of a data set, with those that extensions have added."""
+    """The number of shards of a data set, with those that extensions have added."""
     return sum(instance.num_tasks for plan in plans for instance in plan.instances if instance.id == id)

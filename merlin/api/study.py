@@ -61,7 +61,7 @@ class Study:
         return sorted(groups, key=lambda group: -group.count)
 
     def tasks(self, where: str | None = None) -> DataFrame:
-        """A row for each task, or for those for which an SQL condition is true: "outcome = 'failed' and X0 > 3".
+        """A row for each task, or only for tasks that meet an SQL condition: "outcome = 'failed' and X0 > 3".
 
         Columns: see the view `tasks` of `merlin sql`. Raises UsageError for a condition that cannot be decided.
         """
@@ -75,7 +75,7 @@ class Study:
 
     @property
     def data(self) -> Ensemble | dict[str, Ensemble]:
-        """The finished data set, opened; of several a dictionary by step instance. UsageError if there is none."""
+        """The finished data set, opened; several as a dictionary by step instance. UsageError if there is none."""
         from merlin.shards.ensemble import open_shards
 
         found = {line.aggregate: line.path for line in self.status().data_sets}
@@ -85,7 +85,7 @@ class Study:
         return next(iter(opened.values())) if len(opened) == 1 else opened
 
     def wait(self, timeout: float | None = None) -> Self:
-        """Wait as long as somebody runs it, here or on workers. Raises TimeoutError after `timeout` seconds."""
+        """Wait as long as the study runs, here or on workers. Raises TimeoutError after `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while (page := self.status()).state not in notebook.OVER:
             if until is not None and time.monotonic() > until:
@@ -127,7 +127,7 @@ class Study:
         return self
 
     def cancel(self) -> Self:
-        """End it, whoever runs it; what has ended stays. Returns when nothing of it runs any more.
+        """End the study, whatever process runs it; what has ended stays. Returns when nothing runs any more.
 
         Raises WorkspaceError if a command on another machine runs it, ExecutionError if something survives.
         """
@@ -161,7 +161,7 @@ class Study:
         return page_html(self.status())
 
     def _ipython_display_(self) -> None:
-        """Show it, and follow it while it runs; not once more in the cell that ran it."""
+        """Show the study, and follow it while it runs; but not a second time in the cell that ran it."""
         shell = notebook.notebook()
         if shell is None:
             raise NotImplementedError  # says to IPython in a terminal: take `repr`

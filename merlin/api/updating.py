@@ -46,20 +46,20 @@ MakeHasFiles = Callable[[Workspace, Replay], HasFiles]
 
 
 class UpdateOptions(Struct, frozen=True, kw_only=True):
-    """What of an update the user decides."""
+    """What the user decides about an update."""
 
     keep: tuple[str, ...] = ()  # steps whose results are taken as they are
-    rerun_code: bool = False  # steps run again whose functions or files have changed
+    rerun_code: bool = False  # steps whose functions or files have changed run again
 
 
 class MemberUpdate(Struct, frozen=True, kw_only=True):
     """What an edited spec makes of a study, or of one of its extensions."""
 
     workspace: Workspace  # as it is
-    plan: Plan  # as it will be, of another revision
+    plan: Plan  # as it will be, in the new revision
     change: Change
     state: Replay
-    rows: SamplesTable | None  # its samples, if they are others than before
+    rows: SamplesTable | None  # its samples, if they have changed
 
     @property
     def num_to_run(self) -> int:
@@ -79,9 +79,9 @@ class Update(Struct, frozen=True, kw_only=True):
     members: tuple[MemberUpdate, ...]
     gone: tuple[str, ...]  # extensions that lose all of their samples, and are put aside as a whole
     samples: str  # what has changed in the samples, in words; "" if nothing has
-    has_other_values: bool  # some samples of the study have
+    has_other_values: bool  # some samples of the study have other values
     keep: tuple[str, ...]  # steps whose results are taken as they are
-    reruns_code: bool  # steps run again whose functions or files have changed
+    reruns_code: bool  # steps whose functions or files have changed run again
     num_more: int  # samples that the spec has beyond those of the study: an extension gets them
     parameters: Mapping[str, Any] | None  # of a generator
     code: Mapping[str, list[str]]  # by step: which files have changed that it uses
@@ -99,7 +99,7 @@ class Update(Struct, frozen=True, kw_only=True):
 
     @property
     def is_nothing(self) -> bool:
-        """The study is what the spec wants, but for more samples."""
+        """The study is what the spec wants, except for additional samples."""
         return (not self.samples or self.has_only_more) and all(
             _is_same(each.workspace.plan, each.plan) for each in self.members
         )
@@ -117,11 +117,11 @@ def plan_update(
 
     Args:
         spec: A checked spec.
-        options: Of the command line.
+        options: The options of the command line.
         study: The study, not one of its extensions.
         how: What the user decides.
-        has_files: Makes what knows whether a task of a workspace left its files.
-        folder: Where samples are made if there are others; else that is where the revision will have them.
+        has_files: Makes the function that knows whether a task of a workspace left its files.
+        folder: Where changed samples are made; by default, where the revision will have them.
 
     Raises:
         SamplesError: the spec's samples cannot be used.
@@ -210,7 +210,7 @@ class _Planning:
         return None
 
     def _sizes(self, studies: list[Workspace], wanted: WantedSamples | None) -> list[int]:
-        """How many samples each of the workspaces has then; the last ones, which would have none, are left out."""
+        """How many samples each workspace has after the update; the last ones, which would have none, are left out."""
         if wanted is None:
             return [0 for _ in studies]
         left, sizes = wanted.num, []
@@ -255,7 +255,7 @@ class _Planning:
     def _samples(
         self, member: Workspace, num: int, wanted: WantedSamples | None
     ) -> tuple[SamplesInfo | None, SamplesTable | None]:
-        """What its plan will say of its samples; and its samples, if they are others than before."""
+        """What the new plan of a member says about its samples; and the samples, if they have changed."""
         old, first = member.plan.samples, member.first_sample
         if wanted is None or old is None:
             return old, None
@@ -271,7 +271,7 @@ class _Planning:
         return replace(old, file=file, num=num, digest="", stamp="", room=max(old.num, old.room)), rows
 
     def _refuse_unsafe_text(self, member: Workspace, plan: Plan, rows: SamplesTable | None) -> None:
-        """Raise SamplesError for text that a shell acts on, if other samples or another script would bring it there."""
+        """Raise SamplesError for text that a shell acts on, if changed samples or scripts would bring it to a shell."""
         if plan.samples is None or (rows is None and column_uses(plan) == column_uses(member.plan)):
             return
         refuse_unsafe_text(self.spec, self.options, plan, samples_of_plan(member) if rows is None else rows)
@@ -279,7 +279,7 @@ class _Planning:
     def _recorded(
         self, old: Plan, changes: Mapping[str, list[str]], change: Change
     ) -> dict[str, dict[str, str]]:
-        """The code that the steps' results come from: that of before, where it has changed and results are kept."""
+        """The code that the steps' results come from: the old code, where code has changed and results are kept."""
         here = [each for each in change.instances if not each.is_gone]
         renewed = {each.step for each in here} - {each.step for each in here if each.num_kept}
         is_old = set() if self.how.rerun_code else changes.keys() - renewed
@@ -287,7 +287,7 @@ class _Planning:
 
 
 def _data_sets_before(member: Workspace, state: Replay) -> Holds:
-    """What knows the data sets of before. They are looked at when it is asked, because few updates ask."""
+    """A function that knows the earlier data sets. It reads them at its first call: few updates need them."""
 
     @cache
     def found() -> Holds:
@@ -299,7 +299,7 @@ def _data_sets_before(member: Workspace, state: Replay) -> Holds:
 
 
 def _other_versions(study: Workspace) -> Iterator[str]:
-    """What the study was made with, where that is something else here."""
+    """Programs and packages that have another version here than when the study was made."""
     then, now = read_provenance(study.info), find_provenance(Path(study.plan.spec_path).parent)
     pairs = {"Merlin": (study.plan.code_version, code_version()), "Python": (then.python, now.python)}
     pairs |= {name: (then.packages.get(name, ""), version) for name, version in now.packages.items()}
@@ -309,7 +309,7 @@ def _other_versions(study: Workspace) -> Iterator[str]:
 
 
 def _is_same(old: Plan, new: Plan) -> bool:
-    """Whether they are the same but for who made them, when, where, and from which file."""
+    """Whether the plans are the same, whoever made them, when, where, and from which file."""
     if old.code != new.code and old.code:
         return False
     return _made_by_nobody(old) == _made_by_nobody(new)
@@ -344,7 +344,7 @@ def _num_samples(studies: Iterable[Workspace]) -> int:
 
 
 def _with_manifests(member: MemberUpdate) -> MemberUpdate:
-    """Its data sets get their manifests anew, as they are put aside for rows that come after its own, or go."""
+    """The update with all manifests made anew, because later rows come or go, and data sets are put aside for that."""
     manifests = {each.id for each in member.plan.instances if each.kind is StepKind.MANIFEST}
     instances = (
         replace(each, again=((0, 1),), num_kept=0) if each.id in manifests and each.num_kept else each

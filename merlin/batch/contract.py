@@ -106,7 +106,7 @@ class Job(Struct, frozen=True, kw_only=True):
 class Allocation(Struct, frozen=True, kw_only=True):
     """The batch job that this process lives in, as its environment describes it."""
 
-    scheduler: str
+    scheduler: str  # BatchScheduler.system
     job: str
     num_nodes: int = 1
     hosts: tuple[str, ...] = ()  # () if the environment does not say
@@ -124,7 +124,9 @@ class BatchScheduler(Protocol):
 
     name: ClassVar[str]  # batch.type in specs
     title: ClassVar[str]  # e.g. "Slurm"
-    programs: ClassVar[tuple[str, ...]]  # what must be on the PATH to use it: the first one submits
+    programs: ClassVar[
+        tuple[str, ...]
+    ]  # what must be on the PATH to use it: the first one submits, the last one launches
     prefix: ClassVar[str]  # of directives in job scripts, e.g. "#SBATCH"
     script_suffix: ClassVar[str] = ".sh"  # of step scripts with directives, e.g. ".slurm.sh"
     # variables that would change what the commands do, or that one launch would pass on to the next; "X_*" for many
@@ -132,6 +134,11 @@ class BatchScheduler(Protocol):
     launch_variables: ClassVar[tuple[str, ...]] = ()
     launcher_nests: ClassVar[bool] = True  # a program that its launcher has started may use it, too
     knows_none: ClassVar[str] = r"(?!)"  # pattern of what a question prints on stderr about unknown jobs
+
+    @property
+    def system(self) -> str:
+        """The name in its allocations: that of the scheduler whose jobs these are, which for lsf-srun is lsf."""
+        return self.name
 
     def launch_line(self, request: LaunchRequest) -> str:
         """The words that stand before a program in a script, e.g. ``srun -n 4 -N 2``; "" if none are needed."""

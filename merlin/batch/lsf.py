@@ -126,7 +126,7 @@ class Lsf(BatchScheduler):
         hosts = list(dict.fromkeys(hosts))
         hosts = hosts[1:] or hosts
         return Allocation(
-            scheduler=self.name,
+            scheduler=self.system,
             job=job,
             num_nodes=max(1, len(hosts)),
             hosts=tuple(hosts),
@@ -140,6 +140,10 @@ class LsfSrun(Lsf):
     name: ClassVar[str] = "lsf-srun"
     title: ClassVar[str] = "LSF with srun"
     programs: ClassVar[tuple[str, ...]] = ("bsub", "bjobs", "bkill", "srun")
+
+    @property
+    def system(self) -> str:
+        return Lsf.name
 
     def launch_line(self, request: LaunchRequest) -> str:
         return Slurm().launch_line(request)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from merlin.base.document.findings import allowed
 from merlin.batch.contract import Allocation, BatchScheduler
@@ -41,6 +41,15 @@ def find_allocation(environment: Mapping[str, str]) -> Allocation | None:
         if found := scheduler.allocation(environment):
             return found
     return None
+
+
+def to_ask(names: Iterable[str]) -> list[BatchScheduler]:
+    """Those of these schedulers that have jobs, and one of those that have the same jobs, such as lsf and lsf-srun."""
+    asked: dict[str, BatchScheduler] = {}
+    for scheduler in map(scheduler_of, names):
+        if scheduler.programs:
+            asked.setdefault(scheduler.system, scheduler)
+    return list(asked.values())
 
 
 def installed() -> list[str]:

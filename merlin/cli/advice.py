@@ -1,4 +1,4 @@
-"""What a study's numbers say, and the commands that go on from there: words for people. Light to import."""
+"""Words for people: what a study's numbers say, and which commands to run next. Light to import."""
 
 from __future__ import annotations
 

@@ -41,13 +41,13 @@ from merlin.views.demand import QueueDemand
 LOOK_S = 2.0  # between two rounds; the scheduler is asked less often
 HURRIED_S = 0.2  # the same while a probe runs, near the end of the work, and after it
 MAX_PAUSE_S = 20.0
-SHARE = 0.05  # of its time that it may spend on looking
+SHARE = 0.05  # the share of its time that it may spend on looking
 HURRIED_SHARE = 0.25  # the same while a probe runs, near the end of the work, and after it
 SAY_AGAIN_S = 600.0
 
 
 class GivenCaps(Struct, frozen=True, kw_only=True):
-    """The limits of the command line; None, or "": as the spec has them."""
+    """The limits that the command line gives; None or "" stands for the limit in the spec."""
 
     min_nodes: int | None = None
     max_nodes: int | None = None
@@ -61,7 +61,7 @@ def run_in_jobs(workspace: Path, level: str, *, as_json: bool) -> int:
     code = scale(
         workspace, JobOptions(level=level), GivenCaps(), stop_at_end=False, as_json=False, say=remark
     )
-    from merlin.cli.monitoring import follow_all  # which the first job does not have to wait for
+    from merlin.cli.monitoring import follow_all  # late: the first job must not wait for it
 
     return code or follow_all(workspace, {}, (), None, as_json)
 
@@ -77,7 +77,7 @@ def scale(
 ) -> int:
     """Submit and end jobs until the work on the queues is done and the jobs have gone; returns the exit code.
 
-    Each decision is said as it is made.
+    Each decision is printed as soon as it is made.
     """
     config = require_keyed_config()
     wanted = wanted_jobs(path, options, config)
@@ -118,7 +118,7 @@ def _rounds(scaler: Autoscaler, diary: Diary, notices: RefusalNotices) -> int:
 
 
 def pause_s(round_s: float, *, is_hurried: bool) -> float:
-    """Seconds until the next round: longer after a long one, which read a long ledger or met a slow server."""
+    """Seconds until the next round: more after a long round, which read a long ledger or met a slow server."""
     least_s, share = (HURRIED_S, HURRIED_SHARE) if is_hurried else (LOOK_S, SHARE)
     return min(MAX_PAUSE_S, max(least_s, round_s / share))
 
@@ -175,7 +175,7 @@ def _warn_of_long_steps(needs_s: Mapping[str, float], caps: Caps) -> None:
 
 
 class Diary:
-    """Says decisions, and keeps them as JSON lines; the same reason to wait is told once in a while."""
+    """Prints decisions, and keeps them as JSON lines; an unchanged reason to wait is rarely repeated."""
 
     def __init__(self, path: Path, say: Callable[[str], None], *, as_json: bool) -> None:
         self._path, self._say, self._as_json = path, say, as_json
@@ -192,7 +192,7 @@ class Diary:
             self._last = ""
         facts = {"time": now, "move": type(move).__name__.lower(), **_facts(move)}
         line = json.dumps(facts)
-        with self._path.open("a", encoding="utf-8") as file:  # a line more, of a file that nobody reads back
+        with self._path.open("a", encoding="utf-8") as file:  # append a line; Merlin never reads this file
             file.write(line + "\n")
         self._say(line if self._as_json else f"{datetime.fromtimestamp(now):%H:%M:%S} {_text(move)}")
 

@@ -55,14 +55,14 @@ class DashboardOptions(Struct, frozen=True, kw_only=True):
         return StudyPlaces(roots=known_folders(os.environ), named=[])
 
     def root_prefix(self) -> str:
-        """The root path without a slash at its end. Raises UsageError if it is none."""
+        """The root path without a slash at its end. Raises UsageError if it is no path."""
         prefix = self.root_path.rstrip("/")
         if not _ROOT_PATH.fullmatch(prefix):
             raise UsageError(f"--root-path is a path such as /merlin, not {self.root_path!r}")
         return prefix
 
     def tls(self) -> Tls | None:
-        """The certificate. Raises UsageError for half of one, ConfigError if it cannot be used."""
+        """The certificate. Raises UsageError if it or its key is not given, ConfigError if it cannot be used."""
         if self.certfile is None and self.keyfile is None:
             return None
         if self.certfile is None or self.keyfile is None:
@@ -110,7 +110,7 @@ def _announce(options: DashboardOptions, address: Address, door: Door, places: S
     from merlin.dashboard.hosts import is_loopback
 
     url = address.url(door.token.text)
-    # the name of this machine, which it takes, may be slow to find out
+    # the tunnel command needs the name of this machine, which may be slow to find out
     is_far = options.ssh_hint or (is_loopback(options.host) and _is_remote(os.environ))
     tunnel = address.tunnel(os.environ) if is_far else ""
     if not is_loopback(options.host):

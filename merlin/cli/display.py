@@ -90,7 +90,7 @@ class Picture:
 
 @contextmanager
 def progress_bar(label: str, unit: str, *, quiet: bool = False) -> Iterator[Report]:
-    """Yield what is to be called with how much is done, and how much there is; of "bytes" the rate is shown, too."""
+    """Yield a function to call with how much is done, and how much there is; for "bytes" the rate is shown, too."""
     if quiet:
         yield lambda done, total: None
     elif stderr_is_terminal():

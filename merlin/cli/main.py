@@ -148,7 +148,7 @@ def command() -> None:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
-    if threading.active_count() > 1 or "torch" in sys.modules:  # somebody has to be waited for
+    if threading.active_count() > 1 or "torch" in sys.modules:  # other threads have to end first
         sys.exit(code)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -70,7 +70,7 @@ def remark(text: str) -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line on stdout at once, for whoever reads along."""
+    """Print a line on stdout at once, for a reader who follows the output."""
     print(text, flush=True)
 
 

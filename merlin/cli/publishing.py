@@ -52,8 +52,8 @@ def hand_over(
     """Hand the study to workers; returns what was published, who is there to do it, and the next commands.
 
     The exit code is 0 once it is published, or when every task has ended ok; 1 if all have ended and some not ok.
-    `workers_command` starts some workers, `jobs_command` brings them in batch jobs, "" where there are none; left out,
-    both are those of the workspace.
+    `workers_command` starts workers, and `jobs_command` brings workers in batch jobs ("": there is none). By default,
+    both are the commands of the workspace.
     """
     from merlin.execution.distributed.open_study import open_study  # runs on this machine do not need it
     from merlin.views.queues import unserved_queues

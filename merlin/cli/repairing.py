@@ -38,7 +38,7 @@ class Home(Struct, frozen=True):
 def find_home(directory: Path, workspace: Path | None) -> Home:
     """The study that made a data set: the one it lies in, or that of `workspace` if it is a copy.
 
-    Raises WorkspaceError if the workspace is not the one.
+    Raises WorkspaceError if the data set does not come from `workspace`.
     """
     found = find_aggregate(directory)
     if found is not None and workspace is None:
@@ -63,7 +63,7 @@ def find_home(directory: Path, workspace: Path | None) -> Home:
 
 
 def _require_same_definition(data: DataSet, aggregate: StepInstance, study: Workspace) -> None:
-    """Raise WorkspaceError for a data set that the study has made, and that is not a copy of what it has now."""
+    """Raise WorkspaceError if the data set comes from the study, but is no copy of what the study collects now."""
     again = "make it again: merlin shards collect"
     if MARK in data.study:
         raise WorkspaceError(

@@ -64,7 +64,7 @@ def evaluate_run(
 
 @contextmanager
 def _working(what: str) -> Iterator[None]:
-    """Something that turns, in a terminal."""
+    """Show a spinner while the work goes on, if stdout is a terminal."""
     if not is_terminal():
         yield
         return
@@ -153,7 +153,7 @@ def predict_samples(
 
 
 def _spread(surrogate: Surrogate) -> dict[str, Any] | None:
-    """What the standard deviations of predictions are, and how many of them an interval reaches to each side."""
+    """Where the standard deviations of predictions come from, and how many of them an interval has on each side."""
     if not isinstance(surrogate, UncertainSurrogate):
         return None
     scales = surrogate.scales

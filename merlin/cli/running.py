@@ -26,8 +26,8 @@ class Work(Struct, frozen=True, kw_only=True):
     options: RunOptions
     ways: Mapping[str, str] = field(default_factory=dict)  # to start workers, if not those of its workspace
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the command, for the report as JSON
-    is_named: bool = False  # people have read already where it is
-    brings_workers: bool = False  # its command does, so nobody needs to be told how
+    is_named: bool = False  # its path was printed already
+    brings_workers: bool = False  # the command itself brings workers, so no hint how to start them is needed
 
 
 def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
     def launches(
         self, config: Config | None, alive: list[WorkerInfo]
     ) -> tuple[WorkerSelection, list[Launch]]:
-        """The commands to execute beside the workers of this host that are `alive`."""
+        """The commands to execute, where the workers that are `alive` run on this host already."""
         host = socket.gethostname()
         environment = {**os.environ, **{k: str(v) for k, v in self.document.env.variables.items()}}
         selection = launch.select_workers(
@@ -108,7 +108,7 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
     def _command(
         self, worker: SpecWorker, is_elsewhere: bool, *, config: Config | None, extra_args: tuple[str, ...]
     ) -> list[str]:
-        """The command of one worker; what only its node knows is filled in there."""
+        """The command of one worker; values that only its node knows are filled in on that node."""
         make = partial(launch.worker_command, config, worker, extra_args=extra_args, level=self.level)
         if is_elsewhere:
             return make(num_cores=CORES, place=NODE)
@@ -118,7 +118,7 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
 
 
 def as_for(document: Document, scheduler: str) -> Document:
-    """The spec with this `batch.type`, if there is one."""
+    """The spec with this `batch.type`; unchanged if `scheduler` is empty."""
     if not scheduler:
         return document
     return document.model_copy(update={"batch": document.batch.model_copy(update={"type": scheduler})})

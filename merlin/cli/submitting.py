@@ -63,7 +63,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Those that run-workers has, too."""
+        """The options that run-workers has, too, as words of a command line."""
         words = ["--steps", *self.steps] if self.steps else []
         words += ["--worker-args", self.worker_args] if self.worker_args else []
         return (*words, *(("--vars", *self.assignments) if self.assignments else ()))
@@ -118,7 +118,7 @@ def wanted_jobs(path: Path, options: JobOptions, config: Config | None) -> Wante
 
 
 def _direct_words(workers: WantedWorkers, config: Config | None, num_nodes: int) -> Sequence[str]:
-    """Python's words for a job of so many nodes, if what it starts is known before."""
+    """The words after `python -m` for a job of `num_nodes` nodes; () if only the job knows what to start."""
     launch = workers.in_job(config, num_nodes) if config else None
     if config is None or launch is None:
         return ()

@@ -154,5 +154,5 @@ class _Follower:
 
 
 def _start(file: LogFile, size: int) -> int:
-    """Of a log that other samples share, only what is new is of interest."""
+    """Where to begin: at the present end of a log that other samples share, of which only new text matters."""
     return size if file.is_shared else 0

@@ -148,7 +148,7 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
         prepared = prepare(request.config, words, world.local_size, trust_code=request.trust_code)
         _check_trainer(request, prepared.config.tournament.trainers)
     except MerlinError as error:
-        if world.rank:  # the first rank says it; all find the same
+        if world.rank:  # only the first rank prints the problem; all ranks find the same one
             return error.exit_code
         raise
     stop.listen()
@@ -174,7 +174,7 @@ def _train_as_rank(request: TrainRequest, world: World, stop: StopRequest) -> in
 
 
 def _begin_together(prepared: Prepared, request: TrainRequest) -> RunDirectory:
-    """Begin the run, and announce the trainers of this world to each other before one of them is fast."""
+    """Begin the run, and announce the trainers of this world to each other before any of them starts."""
     run, config = prepared.begin(), prepared.config
     if config.is_tournament and config.tournament.transport == "files" and request.trainer is None:
         announce(presence_directory(run.tournament), range(config.tournament.trainers))
@@ -228,7 +228,7 @@ def _conclude(
 
 
 def _compared(run: RunDirectory, config: TrainConfig) -> Comparison | None:
-    """What the model is worth beside baselines; it is trained whether that can be found out or not."""
+    """The model compared with baselines; None, with a warning, if they cannot be compared."""
     try:
         return compare_run(run, config)
     except (MerlinError, OSError) as error:

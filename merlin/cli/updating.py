@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from merlin.spec.load import Spec
     from merlin.workspace.options import StudyOptions
 
-ASK_SHARE = 0.05  # of the time that was spent: to repeat more of it, somebody is asked
+ASK_SHARE = 0.05  # the share of the time spent so far; to repeat more than this, the user is asked
 MAX_REASONS = 3  # that are shown of a step
 
 
@@ -52,10 +52,10 @@ class StepLine(Struct, frozen=True, kw_only=True):
     kept: int
     collected: int  # of these, tasks of which only the outputs are collected again
     has_other_samples: bool  # it runs per sample, and some have other values
-    taken: int  # ... of which the values are taken from data sets of before
-    has_lost: bool  # some of its results are nowhere any more, and a data set that is made anew needs them
-    lacking: dict[str, int]  # why data sets of before do not have them, and how many each
-    is_kept: bool  # what it has made is taken as it is, by --keep
+    taken: int  # tasks whose values are taken from earlier data sets
+    has_lost: bool  # some of its results exist nowhere any more, and a data set that is made anew needs them
+    lacking: dict[str, int]  # reason why earlier data sets lack results -> number of tasks
+    is_kept: bool  # its results are taken as they are, because of --keep
     kept_s: float  # seconds of workers that need not be spent again
     again_s: float
 

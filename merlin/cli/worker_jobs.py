@@ -27,7 +27,7 @@ def show_jobs(scheduler: str, *, as_json: bool) -> None:
     workers, of_steps = _workers_if_any(), _jobs_of_steps()
     lines: list[JobLine] = []
     for client, jobs in _asked(scheduler, workers):
-        lines += [job_line(job, client.scheduler.name, workers, time.time()) for job in jobs]
+        lines += [job_line(job, client.scheduler.system, workers, time.time()) for job in jobs]
     if as_json:
         print_json({"jobs": lines, "batch_jobs": of_steps, "exit_code": 0})
         return
@@ -41,9 +41,9 @@ def show_jobs(scheduler: str, *, as_json: bool) -> None:
 
 
 def _asked(scheduler: str, workers: Sequence[WorkerInfo]) -> list[tuple[SchedulerClient, list[Job]]]:
-    """Each scheduler that is installed, with its jobs; one that does not answer is only told of if another does.
+    """Each installed scheduler that answers, with its jobs; a warning names those that do not answer.
 
-    Commands of Slurm are installed on many machines that have another scheduler. Raises SchedulerUnreachableError.
+    Many machines with another scheduler have Slurm's commands, too. Raises SchedulerUnreachableError if none answers.
     """
     found: list[tuple[SchedulerClient, list[Job]]] = []
     troubles: list[SchedulerUnreachableError] = []
@@ -76,7 +76,7 @@ def _workers_if_any() -> list[WorkerInfo]:
 
 
 def _jobs_of_steps() -> list[StudyJobs]:
-    """None where the servers cannot be asked; that was told already."""
+    """The studies' batch jobs of steps; none where the servers cannot be asked, which was printed already."""
     with suppress(ConfigError, ExecutionError):
         if (config := find_config()) is not None:
             return jobs_of_steps(open_registry(config).studies())
@@ -123,7 +123,7 @@ def end_jobs(
     client: SchedulerClient, jobs: Sequence[Job], workers: Sequence[WorkerInfo], wait_s: float
 ) -> list[dict[str, Any]]:
     """Tell the workers of the jobs to stop, wait until they have gone, and cancel what is left of the jobs."""
-    scheduler, ids = client.scheduler.name, {job.id for job in jobs if job.state is JobState.RUNNING}
+    scheduler, ids = client.scheduler.system, {job.id for job in jobs if job.state is JobState.RUNNING}
     inside = [w for w in workers if w.job in ids and w.scheduler == scheduler]
     left: set[str] = set()
     if inside:

@@ -20,7 +20,7 @@ from merlin.workspace.directory import INFO_DIR, members, open_workspace
 LOG = logging.getLogger(__name__)
 
 MERLIN = (sys.executable, "-m", "merlin.cli")
-WAIT_S = 15.0  # for a command to end; one that takes longer goes on by itself
+WAIT_S = 15.0  # the wait for a command to end; a command that takes longer goes on by itself
 LOGS_DIR = "actions"  # below merlin_info
 _TAIL_BYTES = 4000
 
@@ -61,7 +61,7 @@ class Done(Struct, frozen=True, kw_only=True):
     done: str  # for people
     command: str
     exit_code: int | None  # None: it still runs
-    output: str  # its end
+    output: str  # the end of the command's output
     log: str  # the file with all of its output
 
 
@@ -98,7 +98,7 @@ def act(name: str, workspace: Path, steps: Collection[str], wait_s: float = WAIT
     try:
         code = process.wait(wait_s)
     except subprocess.TimeoutExpired:
-        threading.Thread(target=process.wait, daemon=True).start()  # takes note of its end
+        threading.Thread(target=process.wait, daemon=True).start()  # reaps the process at its end
         done = f"{shown} has begun and goes on by itself; its output is in {log}"
         return Done(done=done, command=shown, exit_code=None, output=_tail(log), log=str(log))
     if code:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-# where a job was submitted from, by scheduler: a node of it is reached through there
+# by scheduler: the variable with the host that submitted the job; a node is reached through that host
 _SUBMIT_HOSTS = ("SLURM_SUBMIT_HOST", "PBS_O_HOST", "LSB_SUB_HOST")
 _EVERYWHERE = ("0.0.0.0", "::")
 
@@ -23,7 +23,7 @@ class Address(Struct, frozen=True, kw_only=True):
     root: str  # "/" or "/sub/path/"
 
     def url(self, token: str) -> str:
-        """What a browser opens; behind a proxy only what follows the root path is the same."""
+        """The URL that a browser opens; behind a proxy, only the part after the root path is the same."""
         return f"{self.origin}{self.root}?token={token}"
 
     @property

@@ -49,7 +49,7 @@ def to_json(value: object) -> bytes:
     """The value as compact JSON without line ends; numbers that JSON does not have become null."""
     try:
         return msgspec.json.encode(value, enc_hook=_other)
-    except UnicodeEncodeError:  # a file's name that is no UTF-8, for one
+    except UnicodeEncodeError:  # for example the name of a file that is no UTF-8
         return msgspec.json.encode(_readable(msgspec.to_builtins(value, enc_hook=_other, str_keys=True)))
 
 
@@ -59,7 +59,7 @@ def _other(value: Any) -> Any:
 
 
 def _readable(value: Any) -> Any:
-    """The same with a question mark for each character that UTF-8 does not have."""
+    """The value with a question mark for each character that UTF-8 does not have."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):

@@ -37,11 +37,11 @@ class Asset(Struct, frozen=True):
     data: bytes
     packed: bytes  # by gzip; b"" if that is not worth it
     media_type: str
-    tag: str  # another one for other content
+    tag: str  # changes with the content
 
 
 class Assets:
-    """The files below a folder; a name that is none of them leads nowhere, whatever is in it."""
+    """The files below a folder; any other name leads nowhere, whatever characters it has."""
 
     def __init__(self, folder: Path = STATIC) -> None:
         self._folder = folder
@@ -49,7 +49,7 @@ class Assets:
         self._checked = float("-inf")
         self._stamps: dict[str, tuple[int, int]] = {}
         self._files: Mapping[str, Asset] = {}
-        self.version = ""  # another one as soon as any file is another one
+        self.version = ""  # changes as soon as any file changes
 
     def shell(self, root: str, status: int = 200) -> Response:
         """The page that draws all pages; `root`: "/" or "/sub/path/"."""

@@ -1,4 +1,4 @@
-"""The newest messages, for all who listen: the same bytes to everybody, and only the newest to whoever is slow."""
+"""The newest messages, for all listeners: everybody gets the same bytes, and a slow listener only the newest."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Channel:
         self.num_listeners = 0
 
     def publish(self, kind: str, data: bytes, *, is_news: bool = True) -> None:
-        """Show `data`, which has no line ends, to all listeners; if it is no news, to those who come from now on."""
+        """Send `data`, which has no line ends, to all listeners; if it is no news, only to later listeners."""
         frame = b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
         if not is_news and kind in self._newest:
             self._newest[kind] = Message(self._newest[kind].number, frame)
@@ -39,7 +39,7 @@ class Channel:
         self._wake()
 
     def close(self) -> None:
-        """End all listeners, once they have what is newest."""
+        """End the streams of all listeners, once they have the newest messages."""
         self._is_closed = True
         self._wake()
 
@@ -48,7 +48,7 @@ class Channel:
         self._changed = asyncio.Event()
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """What is newest now, and whatever comes; what came while the listener was busy is joined, oldest first."""
+        """The newest messages, and all later ones; those that came while the listener was busy are joined, in order."""
         seen = 0
         self.num_listeners += 1
         try:

@@ -8,10 +8,10 @@ from pathlib import Path
 from merlin.views.background import Background
 from merlin.views.study_page import StudyPage, StudyView
 
-MOST = 10  # studies; those that ended last
+MOST = 10  # so many studies are kept: those that ended last
 EVERY_S = 2.0
 
-End = tuple[str, str, int]  # workspace, id of the study, and which of all ends it was
+End = tuple[str, str, int]  # workspace, id of the study, and the number of this end among all ends
 
 
 def look(path: Path, id: str) -> StudyPage:
@@ -24,13 +24,13 @@ class EndedPages:
     def __init__(self, look: Callable[[Path, str], StudyPage] = look) -> None:
         self._look = look
         self._open: dict[str, StudyPage] = {}  # by workspace, as they were seen last
-        self._ends: dict[str, End] = {}  # by workspace, the last one at the end
+        self._ends: dict[str, End] = {}  # by workspace, the newest end last
         self._num_ends = 0
         self._pages: dict[End, StudyPage] = {}
         self._background = Background(self._read, every_s=EVERY_S, times_as_long=20.0)
 
     def latest(self, pages: Iterable[StudyPage]) -> list[StudyPage]:
-        """The pages of those that were among `pages` once, and are not any more."""
+        """The pages of studies that were among `pages` in an earlier call, and are not any more."""
         now = {page.workspace: page for page in pages}
         for name, page in self._open.items():
             if name not in now:

@@ -22,18 +22,18 @@ from merlin.workspace.directory import INFO_DIR
 T = TypeVar("T")
 
 PERIOD_S = 1.0  # between two looks, at least
-TIMES_AS_LONG = 4.0  # as a look took, before the next one
+TIMES_AS_LONG = 4.0  # a look may be repeated after so many times its duration
 CURVE_S = 2.0  # between two looks at the throughput
 ASKED_S = 10.0  # for which a study is followed after somebody asked about it
-FRESH_S = 1.5  # for which a look is new enough for whoever asks
-PATIENCE_S = 2.0  # for a new look, where there is an old one
-LIMIT_S = 30.0  # for an answer that there is none of yet
-NUM_STAGES = 50  # of a study: in each the failures are looked at again, though none has come
-SLOW_LIMIT_S = 300.0  # for one that reads everything, such as a report
+FRESH_S = 1.5  # a look is new enough for so long
+PATIENCE_S = 2.0  # the wait for a new look, if there is an old one
+LIMIT_S = 30.0  # the wait for an answer, if there is no old one
+NUM_STAGES = 50  # parts of a study's progress: in each, failures are read again even if no task has failed
+SLOW_LIMIT_S = 300.0  # the wait for an answer that reads everything, such as a report
 
 
 class FollowedStudy:
-    """Looks while somebody listens or has just asked; else it rests, and costs nothing but its memory."""
+    """Looks at a study while somebody listens or has just asked; else it rests, and costs only memory."""
 
     def __init__(self, path: Path, id: str, make_view: Callable[..., StudyView] = StudyView) -> None:
         self.path, self.id = path, id
@@ -53,7 +53,7 @@ class FollowedStudy:
         self._curve_looked = float("-inf")
         self._has_looked = asyncio.Event()
         self._error: Exception | None = (
-            None  # of the last look: a bug, for a look does not raise because of a study
+            None  # of the last look: a bug, because a look does not raise for a faulty study
         )
         self._following: asyncio.Task[None] | None = None
 
@@ -79,16 +79,16 @@ class FollowedStudy:
         )
 
     async def read_failures(self, make: Callable[[StudyView], bytes]) -> tuple[bytes, bool]:
-        """What `make` reads of failures, kept until one comes or goes, and whether none has. Raises as `read`.
+        """What `make` reads of failures, and whether that is still valid: no failure came or went. Raises as `read`.
 
-        While failures come, it is what was seen some seconds ago: nobody waits for what is being counted.
+        While failures come, the answer is some seconds old: nobody has to wait until they are counted.
         """
         await self._look_if_old()
         state = await self._lane.run(lambda: _failure_state(self._view, self.page), LIMIT_S)
         return await self._kept.latest("failures", state, self._slowly(make))
 
     async def read_all(self, key: Hashable, make: Callable[[StudyView], bytes]) -> bytes:
-        """The same of what takes long, and does not hold up the next look at the study. Raises as `read`."""
+        """As `read`, for a `make` that takes long: it does not delay the next look at the study."""
         await self._look_if_old()
         return await self._kept.get(key, _ledger_state(self.page), self._slowly(make))
 
@@ -112,7 +112,7 @@ class FollowedStudy:
                 yield frame
 
     def close(self) -> None:
-        """End for everybody."""
+        """End the streams of all listeners."""
         self.channel.close()
         if self._following is not None:
             self._following.cancel()
@@ -146,7 +146,7 @@ class FollowedStudy:
                 try:
                     await self._look()
                     self._error = None
-                except Exception as error:  # noqa: BLE001  whoever asks gets it, and the next look may succeed
+                except Exception as error:  # noqa: BLE001  those who ask get it, and the next look may succeed
                     self._error = error
                 self._has_looked.set()
                 self._has_looked = asyncio.Event()
@@ -185,14 +185,14 @@ class FollowedStudy:
 
 
 def _ledger_state(page: StudyPage | None) -> Hashable:
-    """Another one as soon as the ledger has gained anything."""
+    """A value that changes as soon as the ledger has grown."""
     return None if page is None else (page.ledger_bytes, page.state, page.extensions, page.totals)
 
 
 def _failure_state(view: StudyView, page: StudyPage | None) -> Hashable:
-    """Another one when a task has failed, also again, or has not failed any more; and now and then.
+    """A value that changes when a task fails, also again, or counts as failed no more; and now and then.
 
-    How much more often some inputs fail than others changes with the tasks that end ok, but little at a time.
+    Tasks that end ok also change how much more often some inputs fail than others, but only little at a time.
     """
     if page is None or page.state == "unreadable":
         return None
@@ -203,6 +203,6 @@ def _failure_state(view: StudyView, page: StudyPage | None) -> Hashable:
 
 
 def _without_clocks(page: StudyPage) -> StudyPage:
-    """The page without what changes while nothing happens, which every reader can count on by itself."""
+    """The page without times that change while nothing happens; every reader can update these itself."""
     workers = tuple(replace(worker, age_s=0.0) for worker in page.workers)
     return replace(page, now=0.0, elapsed_s=0.0, workers=workers)

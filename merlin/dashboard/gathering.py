@@ -1,4 +1,4 @@
-"""Finds out what metrics show without a dashboard: for `merlin metrics`, once or again and again."""
+"""Finds out, without a dashboard, what metrics show: for `merlin metrics`, once or again and again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from merlin.views.worker_jobs import JobLine, clients, job_line, our_jobs
 
 
 class Gatherer:
-    """The studies in directories and those that were named; what was read is not read again."""
+    """Reads the studies in directories and those that were named; unchanged parts are not read again."""
 
     def __init__(self, roots: Sequence[Path], named: Sequence[Path]) -> None:
         self._places = [Place(root) for root in roots]
@@ -30,7 +30,7 @@ class Gatherer:
         self._details = DetailsReader()
 
     def measure(self) -> Measured:
-        """Everything now. Servers that do not answer cost what they know, and some seconds."""
+        """Measure everything now. Servers that do not answer take some seconds, and their part is missing."""
         began = time.monotonic()
         lines, ids = self._lines()
         pages = self._pages(ids)
@@ -72,7 +72,7 @@ class Gatherer:
 
 
 def _unique(name: str, taken: dict[str, int]) -> str:
-    """The name, with "~2" behind it for the second study that is called so."""
+    """The name, with "~2" behind it for the second study with this name."""
     taken[name] = taken.get(name, 0) + 1
     return name if taken[name] == 1 else f"{name}~{taken[name]}"
 
@@ -95,5 +95,5 @@ def _jobs(infos: Sequence[WorkerInfo]) -> list[JobLine]:
     with suppress(MerlinError):  # no scheduler is installed here, or it does not answer
         for client in clients():
             ours = our_jobs(client, infos)
-            found += [job_line(job, client.scheduler.name, infos, time.time()) for job in ours]
+            found += [job_line(job, client.scheduler.system, infos, time.time()) for job in ours]
     return found

@@ -14,13 +14,13 @@ LOOPBACK = ("localhost", "ip6-localhost")
 
 
 class HostNames(Struct, frozen=True):
-    """The names of the dashboard; `any_address`: it listens on addresses of a network, which nobody can rebind."""
+    """The names of the dashboard; `any_address`: any IP address will do, because no foreign name can stand for one."""
 
     names: frozenset[str]
     any_address: bool = False
 
     def allow(self, host: str) -> bool:
-        """True if the value of a Host header is a name of ours; its port does not count, for a tunnel changes it."""
+        """True if the value of a Host header is a name of ours; its port may differ, because a tunnel changes it."""
         name = name_of(host)
         if name in self.names or name in LOOPBACK:
             return True
@@ -32,7 +32,7 @@ class HostNames(Struct, frozen=True):
 
 
 def name_of(host: str) -> str:
-    """The name in "name:port", in small letters and without brackets; "" if it is none."""
+    """The name in "name:port", in small letters and without brackets; "" for anything else."""
     match = _HOST.fullmatch(host)
     return match["name"].strip("[]").lower().rstrip(".") if match else ""
 

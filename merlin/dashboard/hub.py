@@ -15,13 +15,13 @@ from merlin.errors import WorkspaceError
 from merlin.views.at_work import workers_page
 from merlin.views.study_page import StudyPage
 
-LIMIT_S = 30.0  # for what the servers say
-KNOWN_S = 2.0  # for which the page of a study that somebody follows will do for the list
+LIMIT_S = 30.0  # the wait for an answer of the servers
+KNOWN_S = 2.0  # the list uses the page of a followed study for so long
 MOST_RESTING = 16  # studies that nobody looks at any more, and whose views are kept
 
 
 class Hub:
-    """It belongs to the event loop; what may take time runs in threads, one for each place and each study."""
+    """What the dashboard shows. It belongs to the event loop; threads of each place and study do slow work."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Hub:
         followed = self._followed.get(id)
         if followed is None or followed.is_gone:
             if followed is not None:
-                await self.listing.find()  # which may not have noticed yet
+                await self.listing.find()  # the list may not have noticed the study yet
             path = await self.listing.path_of(id)
             if path is None:
                 raise WorkspaceError(f"there is no study {id!r} here; it may have been removed")
@@ -69,7 +69,7 @@ class Hub:
             followed.close()
 
     def _forget_some(self) -> None:
-        """Drop the views of studies that nobody looks at, those first that were asked about long ago."""
+        """Drop views of studies that nobody looks at; first those that were asked about longest ago."""
         unused = [f for f in self._followed.values() if f.is_resting or f.is_gone]
         unused.sort(key=lambda followed: followed.asked)
         for followed in unused[: max(0, len(unused) - MOST_RESTING)]:

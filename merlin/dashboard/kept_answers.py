@@ -1,4 +1,4 @@
-"""Answers that many ask for: made once, and kept while nothing changed, in bounded memory."""
+"""Answers that many ask for: made once, and kept in bounded memory as long as nothing changes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Hashable
 from msgspec import Struct
 
 MOST_BYTES = 16 << 20  # of all answers of one study
-RECENT_S = 0.5  # for which `recent` gives an answer again
-MEMORY_S = 10.0  # for which it counts how much an answer has cost
-MOST_SPENT_S = 1.0  # of a core in that time; then the answer rests before it is made again
-OLDEST_S = 15.0  # of what `latest` gives though there is something new
-TIMES_AS_LONG = 4.0  # as a core had to work for it: its rest
+RECENT_S = 0.5  # `recent` gives the same answer for so long
+MEMORY_S = 10.0  # the cost of an answer is forgotten over about this time
+MOST_SPENT_S = 1.0  # of a core in that time: an answer that costs more rests before it is made again
+OLDEST_S = 15.0  # the greatest age of what `latest` gives although there is something new
+TIMES_AS_LONG = 4.0  # the rest is so many times the seconds of a core that the answer took
 
 Made = tuple[bytes, float]  # an answer, and the seconds of a core that it has cost
 Make = Callable[[], Awaitable[Made]]
@@ -32,16 +32,16 @@ class _Kept(Struct, frozen=True):
     state: Hashable
     made: float  # monotonic time
     cost_s: float  # of a core
-    spent_s: float  # the same for this answer, lately
+    spent_s: float  # seconds of a core that this answer has cost lately
 
     @property
     def next(self) -> float:
-        """When it may be made again, so that an answer that many ask for does not keep a core busy."""
+        """When the answer may be made again: later for a costly one, so that it does not keep a core busy."""
         return self.made + (TIMES_AS_LONG * self.cost_s if self.spent_s > MOST_SPENT_S else 0.0)
 
 
 class KeptAnswers:
-    """It belongs to the event loop: no other thread may use it."""
+    """The kept answers. They belong to the event loop: no other thread may use them."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()  # last used last
@@ -49,7 +49,7 @@ class KeptAnswers:
         self._num_bytes = 0
 
     async def get(self, key: Hashable, state: Hashable, make: Make) -> bytes:
-        """The answer for `key`, made when `state` was what it is now, or later.
+        """The answer for `key`, made when `state` had its present value, or later.
 
         Those who ask while it is made wait for the same one; one that costs much, and is asked for all the time, is
         made again only after a rest. Raises what `make` raises.
@@ -62,7 +62,7 @@ class KeptAnswers:
         return await self._share(key, state, make, rest_s)
 
     async def latest(self, key: Hashable, state: Hashable, make: Make) -> tuple[bytes, bool]:
-        """The answer for `key`, and whether `state` was what it is now when it was made.
+        """The answer for `key`, and whether it was made when `state` had its present value.
 
         An answer of the last seconds is given at once, and the next one is being made meanwhile. Raises as `get`.
         """
@@ -83,7 +83,7 @@ class KeptAnswers:
 
     async def _share(self, key: Hashable, state: Hashable, make: Make, rest_s: float) -> bytes:
         task = self._being_made.get((key, state)) or self._begin(key, state, make, rest_s)
-        return await asyncio.shield(task)  # who leaves does not take it from the others
+        return await asyncio.shield(task)  # a caller that gives up does not cancel it for the others
 
     def _begin(self, key: Hashable, state: Hashable, make: Make, rest_s: float) -> asyncio.Task[bytes]:
         task = asyncio.create_task(self._make(key, state, make, rest_s))
@@ -103,7 +103,7 @@ class KeptAnswers:
     def _is_made(self, key: tuple[Hashable, Hashable], task: asyncio.Task[bytes]) -> None:
         del self._being_made[key]
         if not task.cancelled():
-            task.exception()  # nobody may be left to hear of it
+            task.exception()  # marks the error as seen, because no caller may be left
 
     def _keep(self, key: Hashable, kept: _Kept) -> None:
         before = self._kept.pop(key, None)

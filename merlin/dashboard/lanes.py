@@ -30,8 +30,8 @@ class BusyError(MerlinError):
 class Lane:
     """A thread that does one thing after another; it starts when there is something to do.
 
-    It is a daemon: what hangs for ever does not keep the process from ending. What computes on this machine goes
-    first, unless `gives_way` is False.
+    It is a daemon thread: work that hangs for ever does not keep the process from ending. Computations on this machine
+    go first, unless `gives_way` is False.
     """
 
     def __init__(self, name: str, *, gives_way: bool = True) -> None:
@@ -39,7 +39,7 @@ class Lane:
         self._gives_way = gives_way
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._num_waiting = 0  # or being done
+        self._num_waiting = 0  # including the work that is being done
         self._has_thread = False
 
     @property
@@ -83,7 +83,7 @@ class Lane:
             pass
 
     def _do_next(self) -> bool:
-        """Do one thing; False if there was nothing to do for a while, and the thread ends."""
+        """Do one thing; False if there was nothing to do for a while, so that the thread has to end."""
         try:
             future, work = self._work.get(timeout=IDLE_S)
         except Empty:
@@ -97,7 +97,7 @@ class Lane:
             except BaseException as error:  # noqa: BLE001  it is raised where the result is waited for
                 tell = partial(future.set_exception, error)
         with self._lock:
-            self._num_waiting -= 1  # before anybody hears of it, and asks for the next thing
+            self._num_waiting -= 1  # before the caller gets the result, and may ask for the next thing
         tell()
         return True
 

@@ -23,7 +23,7 @@ _NAME = re.compile(r"(.+)_(\d{8})-(\d{6})")
 
 
 class ListedStudy(StudyLine, frozen=True, kw_only=True):
-    """A study in the list, with the tasks of its extensions; its state may be `reading`, too."""
+    """A study in the list, with the tasks of its extensions; `state` may also be `reading`."""
 
     id: str  # what it is called in addresses
     size_bytes: int | None = None  # of the ledger; None: not known
@@ -80,7 +80,7 @@ class EndedStudies:
         self._notes: SettledLines | None = None  # read when they are needed
 
     def line(self, path: Path, id: str) -> ListedStudy | None:
-        """The line of a study; None if somebody may work on it, or if it is not as simple as most."""
+        """The line of a study; None if somebody may work on it, or if it has extensions or jobs of steps."""
         # the notes leave extensions out, and batch jobs of steps may live on
         if any((path / name).is_dir() for name in (EXTENSIONS_DIR, f"{INFO_DIR}/{JOBS_DIR}")) or is_held(
             path
@@ -104,7 +104,7 @@ class EndedStudies:
 
 
 def _line_of_files(path: Path) -> StudyLine | None:
-    """What its files say of a study that nobody has; None if workers may have it, or if it cannot be read."""
+    """What the files of a study say; None if a run holds it, if workers may have it, or if it is unreadable."""
     try:
         workspace, now = open_workspace(path), time.time()
         facts = read_facts(workspace)

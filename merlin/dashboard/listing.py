@@ -24,9 +24,9 @@ LOG = logging.getLogger(__name__)
 PERIOD_S = 2.0  # between two looks at all places
 SOON_S = 0.5  # the same, while studies are read for the first time
 ASKED_S = 10.0  # for which the list is kept up to date after somebody asked for it
-FRESH_S = 3.0  # for which the list is new enough for whoever asks
+FRESH_S = 3.0  # the list is new enough for so long
 PATIENCE_S = 0.5  # for a place that is being read; its studies are shown as they were, or as `reading`
-SURE_S = 5.0  # the same, before a study is said not to be there
+SURE_S = 5.0  # the same, before the answer is that a study does not exist
 LIMIT_S = 30.0
 EVENT_BYTES = 256 << 10  # of a list that is sent every PERIOD_S; a longer one is sent less often
 
@@ -49,7 +49,7 @@ class _Watched:
         self._finding: asyncio.Task[None] | None = None
 
     async def find(self) -> None:
-        """Find its studies; those who come meanwhile wait for the same search."""
+        """Find the studies of the place; calls that come meanwhile wait for the same search."""
         if self._finding is None:
             self._finding = asyncio.create_task(self._find())
         await asyncio.shield(self._finding)
@@ -63,7 +63,7 @@ class _Watched:
             self._finding = None
 
     async def read(self, ids: Mapping[Path, str], known_page: Callable[[Path], StudyPage | None]) -> None:
-        """Read its studies, if that is not done already."""
+        """Read the studies of the place, unless that is being done already."""
         if not self._reader.is_busy:
             await self._reader.run(lambda: self._read(ids, known_page))
 
@@ -75,7 +75,7 @@ class _Watched:
 
 
 class Listing:
-    """It belongs to the event loop; what may take time runs in threads."""
+    """Keeps the list of studies. It belongs to the event loop; slow work runs in threads."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Listing:
             self._keeping = None
 
     async def find(self, patience_s: float = PATIENCE_S) -> None:
-        """See which studies there are; a place that does not answer has those that it had."""
+        """Find out which studies there are; a place that does not answer keeps its last studies."""
         await _wait_for([each.find() for each in self._places], patience_s)
         found = {path for each in self._places for path in each.there}
         for path in sorted(found - self._ids.keys()):
@@ -201,7 +201,7 @@ class Listing:
 
 
 async def _wait_for(work: Sequence[Coroutine[None, None, None]], patience_s: float) -> None:
-    """Wait until all is done, or patience is over; what threads have begun, they do to its end."""
+    """Wait until all is done, or `patience_s` is over; threads finish what they have begun."""
     if tasks := [asyncio.create_task(each) for each in work]:
         _, late = await asyncio.wait(tasks, timeout=patience_s)
         for task in late:

@@ -46,11 +46,11 @@ class Measured(Struct, frozen=True, kw_only=True):
     queues: Sequence[QueueLine]
     jobs: Sequence[JobLine]  # in which workers live
     details: Mapping[str, Details]  # by workspace
-    seconds: float  # that it took to find this out
+    seconds: float  # the time that it took to find all this out
 
 
 class DetailsReader:
-    """Reads the details of studies: those of a study whose failures are the same are not counted again."""
+    """Reads the details of studies; failures are counted again only if their number has changed."""
 
     def __init__(self) -> None:
         self._pages: tuple[StudyPage, ...] = ()
@@ -65,7 +65,7 @@ class DetailsReader:
         return self._background.latest() or {}
 
     def read(self, pages: Iterable[StudyPage]) -> Mapping[str, Details]:
-        """The same, read now."""
+        """The details of these studies, read now."""
         self._pages = tuple(pages)
         return self._read()
 
@@ -99,7 +99,7 @@ def _free_bytes(workspace: str) -> int | None:
 
 
 def merged_queues(several: Iterable[QueueLine]) -> list[QueueLine]:
-    """Each queue once, as the line has it that knows most; studies may share queues."""
+    """Each queue once, by the line with the oldest waiting chunk; studies may share queues."""
     best: dict[str, QueueLine] = {}
     for line in several:
         have = best.get(line.name)

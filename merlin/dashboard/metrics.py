@@ -1,7 +1,7 @@
 """Metrics for Prometheus, in its text format: what the pages of the dashboard show, as numbers with bounded labels.
 
-No label holds a sample, a host or a message. Of many studies those count that are not over, and then the newest; what
-is left out is counted. The steps of a study beyond a number are one series.
+No label holds a sample, a host or a message. If there are many studies, those that are not over come first, then the
+newest; the rest is only counted. If a study has many steps, the last ones share one series.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def exposition(measured: Measured) -> bytes:
 
 
 def chosen_pages(pages: Iterable[StudyPage]) -> list[StudyPage]:
-    """Those that have series of their own: those at work first, then the newest."""
+    """The pages of studies that have series of their own: studies at work first, then the newest."""
     is_over = ("finished", "failed", "stopped", "new", "unreadable")
     return sorted(pages, key=lambda page: (page.state in is_over, -(page.started or page.now)))[:MAX_STUDIES]
 

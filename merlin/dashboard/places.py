@@ -1,4 +1,4 @@
-"""Where studies are looked for, and which of them have to be looked at again: none that has ended."""
+"""Where studies are looked for, and which of them have to be read again: not those that have ended."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from merlin.dashboard.listed_study import (
 from merlin.views.study_page import StudyPage, StudyView
 from merlin.workspace.directory import INFO_DIR, PLAN_NAME
 
-SETTLED = ("new", "finished", "failed", "stopped")  # states that nothing but a new record changes
-JUST_NOW_S = 2.0  # a directory that changed so lately may change again without another time stamp
+SETTLED = ("new", "finished", "failed", "stopped")  # states that change only by a new record in the ledger
+JUST_NOW_S = 2.0  # a directory that changed within this time may change again without a new time stamp
 PERIOD_S = 2.0  # between two looks at a study that is not settled
 LONGEST_S = 30.0  # the same, of a study in which nothing happens
-TIMES_AS_LONG = 20.0  # as a look took, before the next one at the same study
-REST_TIMES = 4.0  # as long as it took to go through all studies, before the next time
+TIMES_AS_LONG = 20.0  # the next look at a study comes after so many times the duration of the last
+REST_TIMES = 4.0  # the rest after all studies were read, in durations of that reading
 LONGEST_REST_S = 10.0
-MOST_VIEWS = 32  # that are kept, so that the next look reads only what is new
+MOST_VIEWS = 32  # so many views are kept, so that the next look reads only what is new
 SAVE_S = 10.0  # between two times that notes are written while many studies are read
 
 
@@ -36,7 +36,7 @@ class _Known(Struct, frozen=True, kw_only=True):
     """What was seen of a study, and when it has to be looked at again."""
 
     line: ListedStudy
-    mark: tuple[int, ...]  # of its ledger, when it was looked at
+    mark: tuple[int, ...]  # the mark of its ledger when it was last looked at
     is_settled: bool = True
     wait_s: float = PERIOD_S  # before the next look, if it is not settled
     again: float = 0.0  # monotonic time of that look
@@ -80,7 +80,7 @@ class Place:
         self.problem = ""
         before = set(self._names)
         self._names = [name for name in entries if name in before or _is_workspace(root / name)]
-        # one whose preparation is not finished is asked for again, as is everything if the directory changed just now
+        # read the directory again if a study in it is still being prepared, or if it has changed just now
         is_sure = len(self._names) == len(entries) and time.time() - changed.st_mtime > JUST_NOW_S
         self._mark = changed.st_mtime_ns if is_sure else -1
         return self._names
@@ -151,7 +151,7 @@ def _is_workspace(path: Path) -> bool:
 
 
 def _ledger_mark(path: Path) -> tuple[int, ...]:
-    """Another one when a run has begun or a segment was added: the times of the ledger's directory and of the lock."""
+    """A mark that changes when a run begins or a segment is added: times of the ledger's directory and the lock."""
     times = []
     for name in ("ledger", "lock"):
         with suppress(OSError):

@@ -39,7 +39,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """What is asked of everybody who comes."""
+    """What a request needs to be let in."""
 
     token: Token = field(repr=False)
     hosts: HostNames
@@ -61,14 +61,14 @@ class Door:
         return bool(cookie) and same(cookie, self.token.cookie)
 
     def is_of_our_pages(self, asked: Asked) -> bool:
-        """True if one of our own pages has sent the request, or a program that has the token."""
+        """True if the request comes from one of our own pages, or from a program that has the token."""
         if asked.bearer:  # which no foreign page can send
             return True
         return asked.is_same_origin and same(asked.headers.get("x-merlin-csrf", ""), self.token.csrf)
 
 
 class Guard:
-    """Stands before the application. What comes through carries `asked`, and a path below the root path."""
+    """Checks requests before the application gets them, with `asked` and a path below the root path."""
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
         self.app, self.door = app, door
@@ -132,7 +132,7 @@ def _who_are_you(asked: Asked) -> Response:
             "no token, or a wrong one; open the address that merlin dashboard has printed",
             {"WWW-Authenticate": "Bearer"},
         )
-    # a browser keeps the cookie back if another site's link led here, and sends it when the page itself asks again
+    # if a link of another site led here, the browser sends the cookie only when our page itself asks again
     return sign_in_page(asks_again=asked.headers.get("sec-fetch-site") == "cross-site")
 
 

@@ -44,7 +44,7 @@ class Tls(Struct, frozen=True, kw_only=True):
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens at `host`: at `port` (0: any that is free), by default at the first free one from 8765 on.
+    """A socket that listens at `host` and `port` (0: any that is free; None: the first that is free from 8765 on).
 
     Raises ExecutionError if there is none, UsageError if this machine has no such address.
     """
@@ -72,7 +72,7 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Ends all streams as soon as it is told to end, and then itself; who told it so gets no second signal."""
+    """Ends all streams as soon as a signal asks for the end, and then itself; it does not raise the signal again."""
 
     def __init__(self, config: uvicorn.Config, hub: Hub, on_ready: Callable[[], object]) -> None:
         super().__init__(config)
@@ -80,7 +80,7 @@ class _Server(uvicorn.Server):
         self._told = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """Wait to be told to end; the clock of the Date headers ticks once a second, and not ten times."""
+        """Wait for the signal to end; the clock of the Date headers ticks once a second, not ten times."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
@@ -125,7 +125,7 @@ def serve(
         log_config=None,
         log_level="warning",
         access_log=False,
-        proxy_headers=False,  # the guard reads them, if it may
+        proxy_headers=False,  # the guard reads these headers, if it trusts the proxy
         server_header=False,
         limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=LAST_ANSWERS_S,

@@ -46,7 +46,7 @@ class StudyActions:
         self._acting.add(followed.id)
         try:
             name = request.path_params["name"]
-            # it may take as long as the command does, and what that starts is a run
+            # it takes as long as the command, and does not give way, because the command may start a run
             lane = Lane(f"the action {name!r}", gives_way=False)
             done = await lane.run(lambda: act(name, followed.path, body.steps))
         finally:
@@ -55,7 +55,7 @@ class StudyActions:
 
 
 async def _body_of(request: Request) -> _Body:
-    """The body of a request. Raises UsageError if it is none."""
+    """The body of a request. Raises UsageError if it is not valid."""
     data = b""
     async for part in request.stream():
         data += part

@@ -65,7 +65,7 @@ class StudyAnswers:
 
     async def events(self, request: Request) -> Response:
         followed = await self._followed(request)
-        await followed.study()  # refuses now what would be an empty stream
+        await followed.study()  # raises now, where the stream would only be empty
         return EventStream(followed.events())
 
     async def throughput(self, request: Request) -> Response:
@@ -156,14 +156,14 @@ class StudyAnswers:
     async def _from_ledger(
         self, request: Request, key: Hashable, make: Callable[[StudyView], object]
     ) -> Response:
-        """What is another value only when the ledger has gained something."""
+        """The answer for a value that changes only when the ledger has grown."""
         followed = await self._followed(request)
         return JsonAnswer(await followed.read(key, lambda view: to_json(make(view))))
 
     async def _from_files(
         self, request: Request, key: Hashable, make: Callable[[StudyView], object]
     ) -> Response:
-        """What may be another value at any time."""
+        """The answer for a value that may change at any time."""
         followed = await self._followed(request)
         return JsonAnswer(await followed.read_files(key, lambda view: to_json(make(view))))
 
@@ -179,7 +179,7 @@ def _report(path: Path) -> bytes:
 
 
 def _word(request: Request, name: str, default: str | None = None) -> str:
-    """A value of the query. Raises UsageError if it is missing, or holds what no name holds."""
+    """A value of the query. Raises UsageError if it is missing, or has a character that no name has."""
     value = request.query_params.get(name, default)
     if value is None:
         raise UsageError(f"the address lacks {name}=")
@@ -189,7 +189,7 @@ def _word(request: Request, name: str, default: str | None = None) -> str:
 
 
 def _number(request: Request, name: str, default: int | None = None, *, sign: str = "") -> int:
-    """A whole number of the query without a sign, or behind this one. Raises UsageError for anything else."""
+    """A whole number of the query, without a sign or with `sign`. Raises UsageError for anything else."""
     value = request.query_params.get(name, "").removeprefix(sign)
     if not value and default is not None:
         return default

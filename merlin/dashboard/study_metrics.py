@@ -19,7 +19,7 @@ OUTCOMES = ("ok", "failed", "skipped", "missing")
 MAX_STEPS = 15  # of a study, with series of their own
 MAX_CLASSES = 8  # kinds of failures of a step
 MAX_DATA_SETS = 20  # of a study
-REST = "(other)"  # the label of what has no series of its own
+REST = "(other)"  # the label of steps and kinds that have no series of their own
 
 
 def add_page(families: Families, page: StudyPage, details: Details | None) -> None:

@@ -22,7 +22,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 
 
 class Token(Struct, frozen=True):
-    """The token, and what follows from it: a cookie that is not the token, and what proves that our pages ask."""
+    """The token, and what is derived from it: a cookie, and the text by which our pages prove that they ask."""
 
     text: str
 
@@ -42,7 +42,7 @@ class Token(Struct, frozen=True):
 
 
 def same(given: str, expected: str) -> bool:
-    """True if both are the same; how long it takes says nothing about where they differ."""
+    """True if both are the same; the time that it takes does not show where they differ."""
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 

@@ -181,7 +181,7 @@ class ChunkJournal:
     def _collect(self, lo: int, hi: int, outputs: Outputs | None) -> None:
         """Give the outputs of ok tasks to the data sets. A task with a bad output fails."""
         instance = self._instance
-        if instance.kind not in (StepKind.CMD, StepKind.FUNCTION) or not (instance.feeds or outputs):
+        if not instance.kind.runs_user_code or not (instance.feeds or outputs):
             return
         first = self._chunk.lo
         for target in instance.feeds or (None,):

@@ -44,14 +44,14 @@ def compact(directory: Path, *, keep: Collection[str] = ()) -> Compaction:
     directory = Path(directory)
     found = [(segment, segment.read_new()) for segment in map(Segment, own_segment_paths(directory))]
     replaced = {name for segment, _ in found if segment.header for name in segment.header.replaces}
-    old = [segment.path for segment, _ in found if segment.path.name in replaced]
+    old = [segment.path for segment, _ in found if segment.name in replaced]
     merged = [
         (segment, records)
         for segment, records in found
         if segment.header is not None
         and not segment.damage
-        and segment.path.name not in replaced
-        and segment.path.name not in keep
+        and segment.name not in replaced
+        and segment.name not in keep
     ][:MAX_MERGED]
     if len(merged) < 2:
         _remove(old)

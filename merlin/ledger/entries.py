@@ -15,6 +15,9 @@ from merlin.ledger.segments import Segment
 _MAX_OPEN = 64  # files at a time; records of several writers come in turns
 
 
+Order = tuple[float, int, float, str, int]
+
+
 class LedgerEntry(NamedTuple):
     """A record header and its place in the ledger."""
 
@@ -27,6 +30,14 @@ class LedgerEntry(NamedTuple):
         assert self.segment.header is not None
         return self.segment.header.writers[self.header.writer]
 
+    def order(self, began: float) -> Order:
+        """The sort key: the start `began` of its run, attempt, time written. A later record has a greater key.
+
+        Records of two segments that are equal in all of these are ordered by the segments' names, not by when
+        they were read.
+        """
+        return began, self.header.attempt, self.header.ended, self.segment.name, self.number
+
 
 def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bytes]]:
     """The bytes of records, in the given order.
@@ -37,12 +48,12 @@ def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, byte
         files: dict[str, BinaryIO] = {}
         for entry in entries:
             segment = entry.segment
-            file = files.get(segment.path.name)
+            file = files.get(segment.name)
             if file is None:
                 if len(files) >= _MAX_OPEN:
                     stack.close()
                     files.clear()
-                file = files[segment.path.name] = stack.enter_context(segment.open())
+                file = files[segment.name] = stack.enter_context(segment.open())
             yield entry, segment.payload(file, entry.header)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from merlin.errors import LedgerError
 from merlin.ledger.entries import LedgerEntry as LedgerEntry
-from merlin.ledger.entries import events_of, payloads, runs_of
+from merlin.ledger.entries import Order, events_of, payloads, runs_of
 from merlin.ledger.format import Kind, RecordHeader
 from merlin.ledger.outcome_maps import OutcomeMaps, ordered_clusters, resolved
 from merlin.ledger.outcome_runs import has_soft_failures
@@ -97,13 +97,13 @@ class Replay:
             if segment.header is not None:
                 replaced.update(segment.header.replaces)
         for segment, headers in fresh:
-            if segment.path.name not in replaced:
+            if segment.name not in replaced:
                 self._take(segment, headers)
         return replaced
 
     def _take(self, segment: Segment, headers: list[RecordHeader]) -> None:
-        if segment.path.name not in self._segments:
-            self._segments[segment.path.name] = segment
+        if segment.name not in self._segments:
+            self._segments[segment.name] = segment
         if segment.header is None:
             return
         if self._study_id and segment.header.study_id and segment.header.study_id != self._study_id:
@@ -141,9 +141,9 @@ class Replay:
 
     # the order of records
 
-    def order(self, entry: LedgerEntry) -> tuple[float, int, float, int]:
-        """The sort key of a record: start of its run, attempt, time written. A later record has a greater key."""
-        return self._began(entry), entry.header.attempt, entry.header.ended, entry.number
+    def order(self, entry: LedgerEntry) -> Order:
+        """The sort key of a record: a later record has a greater key."""
+        return entry.order(self._began(entry))
 
     def _began(self, entry: LedgerEntry) -> float:
         """The start of the entry's run: the clocks of machines may differ, the start of a run is the same for all."""

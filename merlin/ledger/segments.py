@@ -49,7 +49,7 @@ class Segment:
     """One segment file; `read_new` returns what was appended since the last call."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.name = path, path.name
         self.header: SegmentHeader | None = None  # None while the header is not complete
         self.position = 0  # everything before it has been read
         self.damage: list[DamagedBytes] = []

@@ -1,6 +1,6 @@
-"""The program that sends one notice: a process of its own, so that nothing that hangs can hold up a study.
+"""The program that sends one notice: a separate process, so that a hanging service cannot hold up a study.
 
-It reads the rule and the notice from its standard input, and says on standard output why nobody was told.
+It reads the rule and the notice from standard input, and writes to standard output why sending failed.
 """
 
 from __future__ import annotations

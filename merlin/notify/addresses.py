@@ -1,4 +1,4 @@
-"""Addresses with secrets: `$NAME` is filled in from the environment when a message is sent, and told to nobody."""
+"""Addresses with secrets: `$NAME` is filled in from the environment when a message is sent, and never shown."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def filled(text: str, environment: Mapping[str, str]) -> str:
 
 
 def without_secrets(text: str, addresses: Iterable[str], environment: Mapping[str, str]) -> str:
-    """The text of an error, without what the variables in the addresses stand for, and without the addresses."""
+    """The text of an error, without the addresses and without the values of variables in them."""
     for address in addresses:
         for match in _VARIABLE.finditer(address):
             name = match[1] or match[2]

@@ -31,7 +31,7 @@ class Channel(Protocol):
 
 
 def channel_of(name: str) -> Channel:
-    """Raises NotifyError for one that this version does not have."""
+    """The module for a key of `notify`. Raises NotifyError for one that this version does not have."""
     if name not in CHANNELS:
         raise NotifyError(f"this version of Merlin has no way to notify called {name!r}")
     return cast(Channel, import_module(CHANNELS[name]))

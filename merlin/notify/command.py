@@ -1,4 +1,4 @@
-"""Tells by a command of the user's: the facts are in its environment, and as JSON on its standard input."""
+"""Sends notices to a command of the user: facts are in its environment, and as JSON on its standard input."""
 
 from __future__ import annotations
 

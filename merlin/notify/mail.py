@@ -1,4 +1,4 @@
-"""Tells by mail: by the machine's `sendmail`, or else by a mail server that listens on this machine."""
+"""Sends notices by mail: by the machine's `sendmail`, or else by a mail server on this machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _letter(to: Sequence[str], message: Message) -> EmailMessage:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container that does not know its user
+    except (KeyError, OSError):  # a container may not know its user's name
         return f"user{os.getuid()}"
 
 
@@ -68,7 +68,7 @@ def _by_program(program: str, letter: EmailMessage, environment: Mapping[str, st
 
 
 def _by_server(letter: EmailMessage, limit_s: float) -> None:
-    letter["From"] = f"{_user()}@{socket.getfqdn()}"  # sendmail knows better
+    letter["From"] = f"{_user()}@{socket.getfqdn()}"  # sendmail sets a better sender by itself
     try:
         with smtplib.SMTP("localhost", _SMTP_PORT, timeout=limit_s) as server:
             server.send_message(letter)

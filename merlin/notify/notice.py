@@ -1,4 +1,4 @@
-"""What is told: one event of one study, with the numbers that belong to it."""
+"""The content of a notice: one event of one study, with the numbers that belong to it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Notice(Struct, frozen=True, kw_only=True):
     workspace: str  # "" if it is about worker jobs of a spec
     reason: str  # why it stopped, stalls or was refused; "" if there is nothing to say
     time: float  # epoch seconds
-    host: str  # of whoever noticed it
+    host: str  # of the process that noticed it
     study_id: str = ""
     planned: int = 0
     ok: int = 0
     failed: int = 0
     skipped: int = 0
     missing: int = 0
-    seconds: float | None = None  # that the run has taken so far
+    seconds: float | None = None  # the time that the run has taken so far
 
 
 class Message(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
 
 def message_of(notice: Notice, failures: Iterable[str] = ()) -> Message:
-    """`failures`: a line for each of the most frequent kinds."""
+    """The notice in words; `failures`: a line for each of the most frequent kinds."""
     title = " ".join(_title(notice).split())
     return Message(notice=notice, title=title, text="\n".join([title, *_lines(notice, failures)]))
 

@@ -1,4 +1,4 @@
-"""Decides when somebody is to be told. Pure: numbers, times and what was told before in; occasions out."""
+"""Decides when a notice is due. Pure: numbers, times and earlier notices in; occasions out."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Occasion:
 
 
 class Told(Struct, frozen=True):
-    """What was told before, as the ledger has it."""
+    """The notices that were sent before, by the ledger."""
 
     in_run: frozenset[Occasion] = frozenset()  # since the run has started
-    of_failures: frozenset[int] = frozenset()  # the rules that have ever told of too many failures
+    of_failures: frozenset[int] = frozenset()  # the rules that have ever sent a notice of too many failures
 
 
 NOTHING_TOLD = Told()
@@ -37,7 +37,7 @@ class Occasions:
     """The rules of one run; every occasion is returned once."""
 
     def __init__(self, rules: Sequence[NotifyRule], told: Told, *, now: float, quiet_s: float = 0.0) -> None:
-        """`quiet_s`: for how long no task had ended when this process began to look."""
+        """`quiet_s`: seconds without an ended task before this process began to look."""
         self._rules = tuple(enumerate(rules))
         self._told = set(told.in_run)
         self._told_of_failures = set(told.of_failures)
@@ -46,7 +46,7 @@ class Occasions:
         self._quiet_since = now - quiet_s
 
     def look(self, counts: TaskCounts, now: float, refusal: str = "") -> list[Occasion]:
-        """The study goes on. `counts` of all tasks; `refusal`: why the batch scheduler takes no job."""
+        """The new occasions of a running study; `counts`: all tasks; `refusal`: why no job is accepted."""
         num_ended = counts.ok + counts.failed + counts.skipped
         if self._num_ended not in (None, num_ended):
             self._quiet_since = now
@@ -63,7 +63,7 @@ class Occasions:
         return self._new(found)
 
     def end(self, event: str, counts: TaskCounts, reason: str) -> list[Occasion]:
-        """The run is over: finished, failed or stopped."""
+        """The new occasions at the end of the run: finished, failed or stopped."""
         found = [
             occasion
             for number, rule in self._rules
@@ -74,11 +74,11 @@ class Occasions:
         return self._new(found)
 
     def stir(self, now: float) -> None:
-        """Tasks have ended that the counts do not show yet."""
+        """Take note that tasks have ended which the counts do not show yet."""
         self._quiet_since = now
 
     def next_wakeup(self) -> float | None:
-        """When the study stalls if no task ends until then."""
+        """When the study counts as stalled if no task ends before; None: no stall is left to report."""
         if not self._has_work:
             return None
         told = {occasion.rule for occasion in self._told if _is_stall(occasion, self._num_ended)}
@@ -90,7 +90,7 @@ class Occasions:
         return min(times, default=None)
 
     def _of_failures(self, number: int, rule: NotifyRule, counts: TaskCounts) -> list[Occasion]:
-        """Once, until there are fewer again because failed tasks run again."""
+        """The occasion of too many failures: once, until there are fewer because failed tasks run again."""
         if not is_above(rule, counts):
             self._told_of_failures.discard(number)
             return []
@@ -106,7 +106,7 @@ class Occasions:
 
 
 def is_above(rule: NotifyRule, counts: TaskCounts) -> bool:
-    """Return whether more tasks have failed than the rule bears."""
+    """Return whether more tasks have failed than the rule allows."""
     if rule.above is None:
         return False
     is_share = 0 < rule.above < 1

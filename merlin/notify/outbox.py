@@ -1,4 +1,4 @@
-"""The notices that are being sent, each by a process of its own; nobody waits for them who has other work."""
+"""The notices that are being sent, each by a process of its own, so that other work can go on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from merlin.base.records import to_plain
 from merlin.notify.notice import Notice
 from merlin.plan.notify_rule import NotifyRule
 
-MOST_S = 60.0  # for all tries; a process that takes longer hangs where no time limit helps, and is killed
+MOST_S = 60.0  # for all tries; a process that hangs longer, in spite of its own time limits, is killed
 _MOST_CHARS = 500
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class _Sending(Struct, Generic[T]):
 
 
 class Sent(Struct, Generic[T], frozen=True):
-    """How it ended; `error` says why nobody was told."""
+    """How the sending of a notice ended; `error` says why it failed."""
 
     what: T
     error: str
@@ -39,7 +39,7 @@ class Outbox(Generic[T]):
 
     def __init__(self) -> None:
         self._sending: list[_Sending[T]] = []
-        self._failed: list[Sent[T]] = []  # that could not even be started
+        self._failed: list[Sent[T]] = []  # notices whose process could not even be started
 
     @property
     def is_empty(self) -> bool:
@@ -84,7 +84,7 @@ class Outbox(Generic[T]):
         return self.ended()
 
     def leave(self) -> None:
-        """What is being sent arrives, or not, without us."""
+        """Leave the notices that are being sent alone; whether they arrive is not reported."""
         for sending in self._sending:
             assert sending.process.stdout is not None
             sending.process.stdout.close()
@@ -99,7 +99,7 @@ class Outbox(Generic[T]):
 
 
 def _error(process: subprocess.Popen[bytes], code: int) -> str:
-    """Why nobody was told; the process has ended, and nobody else has its output open."""
+    """Why the notice was not sent. The process has ended, and no other process has its output open."""
     assert process.stdout is not None
     with process.stdout:
         said = process.stdout.read().decode("utf-8", "replace").strip()[:_MOST_CHARS]

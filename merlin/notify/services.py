@@ -1,4 +1,4 @@
-"""Tells by apprise, which knows the addresses of more than a hundred services."""
+"""Sends notices by apprise, which knows the addresses of more than a hundred services."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from merlin.notify.notice import Message
 
 
 def send(to: Sequence[str], message: Message, environment: Mapping[str, str], limit_s: float) -> None:
-    """The services have time limits of their own."""
+    """Deliver a message; `limit_s` is not used, as services have their own time limits."""
     try:
         import apprise
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The record of what was told, in the ledger: an owner or a restart that comes later does not repeat it."""
+"""The record of sent notices, in the ledger, so that a later owner or restart does not send them again."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from merlin.ledger.replay import Replay
 from merlin.notify.occasions import Occasion, Told
 
-NOTIFIED = "notified"  # the event that somebody was told, or that it was tried in vain
+NOTIFIED = "notified"  # the event that a notice was sent, or could not be sent
 
 
 def record_of(occasion: Occasion, channel: str, error: str) -> dict[str, Any]:
-    """The data of the event; no address, which may be secret."""
+    """The data of the event, without addresses, which may be secret."""
     return {
         "rule": occasion.rule,
         "event": occasion.event,
@@ -22,7 +22,7 @@ def record_of(occasion: Occasion, channel: str, error: str) -> dict[str, Any]:
 
 
 def told_of(found: Replay) -> Told:
-    """What was told in the last run, and the rules that ever told of failures."""
+    """The notices of the last run, and the rules that have ever sent a notice of failures."""
     in_run: set[Occasion] = set()
     of_failures: set[int] = set()
     for event in found.events():

@@ -1,4 +1,4 @@
-"""Tells by posting the facts, as JSON, to a web address. Certificates are verified, and nobody is redirected."""
+"""Posts the facts, as JSON, to a web address. Certificates are verified, and redirects are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         headers: http.client.HTTPMessage,
         newurl: str,
     ) -> None:
-        """The facts go where the spec says, and nowhere else: this makes an error of the answer."""
+        """Refuse the redirect, which becomes an error: the facts go only where the spec says."""
 
 
 def send(to: Sequence[str], message: Message, environment: Mapping[str, str], limit_s: float) -> None:
@@ -35,7 +35,7 @@ def send(to: Sequence[str], message: Message, environment: Mapping[str, str], li
 
 
 def _post(address: str, body: bytes, limit_s: float) -> None:
-    """The errors name the host and not the address, which may be secret."""
+    """Post the facts. Errors name only the host, not the address, which may be secret."""
     try:
         parts = urlsplit(address)
         host = parts.hostname or ""

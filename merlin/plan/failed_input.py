@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from merlin.plan.pieces import Range, merged
-from merlin.plan.plan import Plan, StepInstance, StepKind
+from merlin.plan.plan import Plan, StepInstance
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import FAILURES, Outcome
 
@@ -39,7 +39,7 @@ def num_on_failed_input(plan: Plan, record: OutcomeRecord) -> dict[str, int]:
     passed = _Passed(plan, record)
     found: dict[str, int] = {}
     for target in plan.instances:
-        if target.kind in (StepKind.CMD, StepKind.FUNCTION):
+        if target.kind.runs_user_code:
             ranges = merged(r for edge in target.edges for r in passed.over(target, edge.source, edge.kind))
             found[target.id] = passed.num_that_ran(target, ranges)
     return {id: num for id, num in found.items() if num}

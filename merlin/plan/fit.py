@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.plan.job_policy import job_policy
-from merlin.plan.plan import Plan, Scalar, StepInstance, StepKind
+from merlin.plan.plan import Plan, Scalar, StepInstance
 
 _MOST = 1e9  # of anything; more is a mistake
 _WHOLE = 1000  # parts of a device, to count shares exactly: a third of a device fits three times
@@ -49,7 +49,7 @@ ONE_CORE = Need()
 def need_of(instance: StepInstance) -> Need:
     """What each task of a step instance needs."""
     resources = instance.resources
-    if instance.kind not in (StepKind.CMD, StepKind.FUNCTION) or not resources:
+    if not instance.kind.runs_user_code or not resources:
         return ONE_CORE
     if job_policy(instance) is not None:  # its tasks run elsewhere
         return ONE_CORE

@@ -11,7 +11,7 @@ from merlin.base.document.scalars import Problem, to_amount, to_bool, to_int
 from merlin.batch.contract import JobRequest
 from merlin.batch.walltime import walltime_seconds
 from merlin.errors import ExecutionError
-from merlin.plan.plan import Scalar, StepInstance, StepKind
+from merlin.plan.plan import Scalar, StepInstance
 
 LOCAL = "local"  # the batch type without a scheduler
 MAX_JOBS = 100  # of one step at a time
@@ -32,7 +32,7 @@ def job_policy(instance: StepInstance) -> JobPolicy | None:
     """None if the step runs in workers. Raises ExecutionError for values that are no numbers."""
     keys = instance.resources
     scheduler = str(keys.get("batch.type", LOCAL))
-    if not keys.get("batch.submit") or instance.kind not in (StepKind.CMD, StepKind.FUNCTION):
+    if not keys.get("batch.submit") or not instance.kind.runs_user_code:
         return None
     values = _Values(instance)
     if scheduler == LOCAL or not values.flag("batch.submit"):

@@ -27,6 +27,11 @@ class StepKind(StrEnum):
     AGGREGATE = "aggregate"  # one shard per task
     MANIFEST = "manifest"  # one task after the last shard of an aggregate: manifest.json and ensemble.h5
 
+    @property
+    def runs_user_code(self) -> bool:
+        """True for steps that run what the author of the spec wrote, with the cores and devices it asks for."""
+        return self in (StepKind.CMD, StepKind.FUNCTION)
+
 
 class Edge(Struct, frozen=True, kw_only=True):
     """`target` waits for `source`.

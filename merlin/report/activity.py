@@ -17,8 +17,8 @@ from merlin.plan.plan import Plan
 from merlin.plan.tasks import Outcome
 
 NUM_POINTS = 240
-_PAUSE_S = 60.0  # without any work that is a pause at least
-_PAUSE_SHARE = 0.05  # of the time at work that it has to be, too
+_PAUSE_S = 60.0  # so long without any work is a pause
+_PAUSE_SHARE = 0.05  # and a pause takes at least this share of the time at work
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +64,7 @@ class Activity(Struct, frozen=True, kw_only=True):
 def activity(
     studies: Sequence[tuple[Plan, Replay]], num_points: int = NUM_POINTS, *, until: float | None = None
 ) -> Activity | None:
-    """Of a study and its extensions; None if nothing has run. A study that is alive is drawn `until` now."""
+    """The activity of a study and its extensions; None if nothing has run. It reaches at least to `until`."""
     steps = {i.step: i.id for plan, _ in studies for i in plan.instances}
     by_step = {step: _records([r for _, r in studies], studies, step) for step in steps}
     every = np.concatenate(list(by_step.values()))
@@ -111,7 +111,7 @@ def _presence(replays: Sequence[Replay]) -> Floats:
 
 
 def _spans(times: Floats) -> tuple[Span, ...]:
-    """The times at work (n, 2) joined, but for pauses."""
+    """The times at work (n, 2), joined except where there is a pause."""
     joined = _joined(times, _PAUSE_S)
     at_work_s = sum(span.length_s for span in joined)
     rows = np.array([(span.start, span.end) for span in joined])
@@ -130,7 +130,7 @@ def _joined(times: Floats, most_s: float) -> tuple[Span, ...]:
 
 
 class _Clock:
-    """Epoch seconds to seconds at work."""
+    """Converts epoch seconds to seconds at work."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._times = np.array([t for span in spans for t in (span.start, span.end)])
@@ -154,17 +154,17 @@ def _of_step(records: Floats, clock: _Clock, edges: Floats, width_s: float) -> S
 
 
 def _spread(clock: _Clock, edges: Floats, times: Floats, weights: Floats | None) -> Floats:
-    """What each interval gets of weights that lie evenly over times (n, 2); without weights their lengths."""
+    """What each interval gets of weights spread evenly over times (n, 2); by default, of their lengths."""
     starts, ends = clock(times[:, 0]), clock(times[:, 1])
     lengths = np.maximum(ends - starts, 1e-6)
     per_s = np.ones(len(times)) if weights is None else weights / lengths
     come = np.diff(_area(edges, starts, per_s) - _area(edges, starts + lengths, per_s))
-    # differences of large sums leave hairs where there was nothing
+    # differences of large sums leave tiny values where there was nothing
     return np.where(come > 1e-9 * np.abs(come).sum(), come, 0.0)
 
 
 def _area(edges: Floats, starts: Floats, per_s: Floats) -> Floats:
-    """Up to each edge, what has come of amounts `per_s` that begin at `starts`."""
+    """Up to each edge, the sum of amounts that grow by `per_s` each second from `starts` on."""
     order = np.argsort(starts, kind="stable")
     begun = np.r_[0.0, np.cumsum(per_s[order])]
     moment = np.r_[0.0, np.cumsum((per_s * starts)[order])]

@@ -15,7 +15,7 @@ from merlin.plan.plan import Plan, StepInstance
 from merlin.plan.tasks import Outcome
 
 NUM_BARS = 32
-_MOST_TASKS = 1_000_000  # of a step whose durations are read; of more tasks, evenly spaced stretches
+_MOST_TASKS = 1_000_000  # of a step with more tasks, evenly spaced stretches are read
 _STRETCH = 50_000
 _SHORTEST_S = 1e-6
 
@@ -41,7 +41,7 @@ class StepDurations(Struct, frozen=True, kw_only=True):
 
 
 def step_durations(studies: Sequence[tuple[Plan, Replay]]) -> StepDurations:
-    """Of a study and its extensions; steps of which no task has ended are left out."""
+    """The durations in a study and its extensions; steps of which no task has ended are left out."""
     found: dict[str, list[Array]] = {}
     for plan, replay in studies:
         for instance in plan.instances:

@@ -1,4 +1,4 @@
-"""Everything that a report says of a study, but for its data sets and trained models."""
+"""Everything that a report says of a study, except about its data sets and trained models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StudyFacts(Struct, frozen=True, kw_only=True):
 
 
 def gather(workspace: Workspace) -> StudyFacts:
-    """Read the study that a workspace is of, with its extensions. Raises LedgerError if its ledger cannot be read."""
+    """Read the study of a workspace, with its extensions. Raises LedgerError if its ledger cannot be read."""
     studies = members(workspace)
     page = StudyView(studies[0].path).look()
     replays = [(study, replay(study.ledger_dir, study.plan)) for study in studies]

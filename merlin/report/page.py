@@ -27,7 +27,7 @@ def write_report(
 ) -> Path:
     """Write the report of a study and its extensions; returns its path.
 
-    `on_step` is called with what is looked at next. Raises LedgerError if the ledger cannot be read.
+    `on_step` is called with the name of the next part. Raises LedgerError if the ledger cannot be read.
     """
     write_text(out, report_html(workspace, pictures=pictures, on_step=on_step))
     return out

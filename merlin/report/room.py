@@ -1,14 +1,14 @@
-"""How large a report may become: pictures that find no room are named instead of shown."""
+"""How large a report may become: pictures without room are only named."""
 
 from __future__ import annotations
 
 from msgspec import Struct, field
 
-MOST_BYTES = 2_800_000  # of a report, so that every mail takes it
+MOST_BYTES = 2_800_000  # of a report, so that any mail can carry it
 
 
 def size_bytes(html: str) -> int:
-    """In the file; bytes of somebody's log that are no UTF-8 become question marks."""
+    """The size in the file; bytes of a log that are no UTF-8 become question marks."""
     return len(html.encode("utf-8", "replace"))
 
 
@@ -19,7 +19,7 @@ class Room(Struct):
     left_out: list[str] = field(default_factory=list)  # titles of pictures
 
     def takes(self, html: str, title: str) -> bool:
-        """Give room to a picture, if there is enough; else keep its title."""
+        """True, and the room is taken, if a picture has enough room; else its title is kept."""
         size = size_bytes(html)
         if size > self.left:
             self.left_out.append(title)

@@ -16,7 +16,7 @@ from merlin.workspace.directory import Workspace
 from merlin.workspace.samples_table import BLOCK_ROWS, SamplesTable
 
 NUM_BARS = 24
-_MOST_BLOCKS = 16  # that are read of each study; of more, evenly spaced ones
+_MOST_BLOCKS = 16  # so many blocks of each study are read, evenly spaced ones of more
 _MOST_WORDS = 5  # of a text column that are shown
 
 Array = NDArray[Any]
@@ -40,7 +40,7 @@ class SamplesSummary(Struct, frozen=True, kw_only=True):
     num: int
     num_read: int  # that the columns were summed over
     columns: tuple[Column, ...]
-    problem: str = ""  # why the columns cannot be told
+    problem: str = ""  # why the columns are not known
 
 
 class Parameter(Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def _numbers(name: str, values: Array) -> Column:
 
 
 def _rounded(mean: float, span: float) -> float:
-    """As exact as the span of the values makes it worth: 0 where the sum has left a hair."""
+    """The mean, rounded as the span of the values allows; rounding errors of the sum become 0."""
     if not span or not np.isfinite(span):
         return mean
     return float(round(mean, 4 - int(np.floor(np.log10(span)))))

@@ -39,7 +39,7 @@ _FIELD_KEYS = (
     "name", "kind", "dtype", "units", "description", "layout", "ragged", "graph", "role",
     "compression", "shuffle", "keep_bits", "expression",
 )  # fmt: skip
-_MAX_SIDECARS = 32  # that are read for sizes; of more shards, evenly spaced ones
+_MAX_SIDECARS = 32  # most sidecars that are read for sizes, those of evenly spaced shards
 
 
 class FieldFacts(Struct, frozen=True):
@@ -51,7 +51,7 @@ class FieldFacts(Struct, frozen=True):
 
     @property
     def ratio(self) -> float:
-        """Uncompressed over stored; NaN if unknown."""
+        """The uncompressed size divided by the stored size; NaN if unknown."""
         return self.row_bytes / self.stored_bytes if self.stored_bytes else nan
 
     @property
@@ -95,7 +95,7 @@ class DataSetDescription(Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """One line: where, how many samples, shards, bytes and fields."""
+        """The data set in one line: its place, and its numbers of samples, shards, bytes and fields."""
         return (
             f"{self.path}: {self.num_rows:,} samples in {count(self.num_shards, 'shard')}, "
             f"{size(self.size_bytes)}, {count(len(self.fields), 'field')}"
@@ -103,7 +103,7 @@ class DataSetDescription(Struct, frozen=True):
 
     @property
     def bytes_per_sample(self) -> float:
-        """Of all files of shards, over the samples."""
+        """The size of all shard files, divided by the number of samples."""
         return self.size_bytes / self.num_rows if self.num_rows else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -187,7 +187,10 @@ def _raw_bytes(data: DataSet, column: ColumnInfo) -> float:
 
 
 def _stored_bytes(data: DataSet) -> tuple[dict[str, float], int]:
-    """Bytes of each column per sample as stored, and the number of shards that say so; none that is unreadable."""
+    """The stored bytes of each column per sample, and the number of shards that these were read from.
+
+    Shards whose sidecar cannot be read are left out.
+    """
     shards = [shard for shard in data.shards if shard.num_rows]
     step = -(-len(shards) // _MAX_SIDECARS) or 1
     total: dict[str, float] = {}
@@ -196,7 +199,7 @@ def _stored_bytes(data: DataSet) -> tuple[dict[str, float], int]:
         try:
             info = read_info((data.directory / shard.file).with_suffix(".json"))
         except ShardError:
-            continue  # `verify` is there to complain
+            continue  # `verify` reports it
         num_rows, num_shards = num_rows + info.num_rows, num_shards + 1
         for dataset in info.datasets:
             if dataset.extents:
@@ -214,7 +217,7 @@ def _facts(field: FieldInfo, raw: dict[str, float], stored: dict[str, float]) ->
 
 
 def source_name(source: SourceInfo) -> str:
-    """The step instance; of an extension, with where that lies."""
+    """The id of the step instance, preceded by the workspace of its extension if it ran in one."""
     return f"{source.workspace}/{source.id}" if source.workspace else source.id
 
 

@@ -24,7 +24,7 @@ class FieldRow(Struct, frozen=True, kw_only=True):
     """A row of the table of fields: a graph, a field or a member of a graph, or a channel of the row before."""
 
     name: str
-    key: str = ""  # of a graph, or of a field in the data set
+    key: str = ""  # name of the graph, or of the field in the data set
     is_member: bool = False
     is_channel: bool = False
     kind: str = ""
@@ -35,11 +35,11 @@ class FieldRow(Struct, frozen=True, kw_only=True):
     size: str = ""  # of a sample
     compression: str = ""
     about: str = ""
-    has_statistics: bool = True  # or stands above rows that have
+    has_statistics: bool = True  # itself, or the rows of its channels below it
 
 
 def field_rows(facts: DataSetDescription, write: Write, max_channels: int) -> Iterator[FieldRow]:
-    """Every field with its channels; before the first member of a graph, the graph."""
+    """A row for every field and each of its channels; a graph has a row before its first member."""
     graph, known = "", ""
     for field in facts.fields:
         info = field.info
@@ -123,7 +123,7 @@ def _about(info: FieldInfo, known: str) -> str:
 
 
 def input_columns(facts: DataSetDescription) -> list[tuple[str, ColumnInfo]]:
-    """The inputs and parameters, each with which of both it is."""
+    """The inputs and parameters, each with the word for which of the two it is."""
     return [*(("input", column) for column in facts.inputs), *(("parameter", c) for c in facts.parameters)]
 
 

@@ -55,7 +55,7 @@ class UnfinishedDirectory(Generic[Item]):
         return read_object(path) if path.is_file() else None
 
     def finished(self) -> list[Item]:
-        """The files that earlier writers finished; a line that a killed one left half is none."""
+        """The files that earlier writers finished; a killed one's incomplete line does not count."""
         return read_log(self._log_path, self._kind)
 
     def start(self, request: dict[str, Any], finished: list[Item]) -> None:
@@ -73,7 +73,7 @@ class UnfinishedDirectory(Generic[Item]):
         os.fsync(self._log.fileno())
 
     def remove_record(self) -> None:
-        """Nothing is unfinished any more."""
+        """Remove the record, as nothing is unfinished any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
-"""Whether anybody works on a study that has not ended, or could: as far as it is known. Pure.
+"""Whether anybody works on a study that has not ended, or could work on it, as far as that is known. Pure.
 
-A study is called running only if somebody works on it, or would at once. Else it is `stalled`, with what is to be
-done; and `unknown` where those who know cannot be asked.
+A study is called running only if somebody works on it, or would do so at once. Else it is `stalled`, with advice what
+to do; or `unknown` where the servers or machines that know more cannot be asked.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from msgspec import Struct
 from merlin.base.text import count, duration
 
 SILENT_S = 120.0  # without a record before a run that cannot be looked at is doubted
-SILENT_RECORDS = 3.0  # … or so many times as long as a record has taken
+SILENT_RECORDS = 3.0  # … or so many times the seconds that the longest record took, if that is more
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """Who is at it: `none` for a study that no run holds and no server knows."""
+    """Whether anybody works on a study: `none` if no run holds it and no server knows it."""
 
     state: Literal["none", "running", "stalled", "unknown"]
     reason: str = ""  # of `stalled` and `unknown`: why, and what to do
@@ -41,7 +41,7 @@ class Holder(Struct, frozen=True, kw_only=True):
 
 
 class LiveWorkers(Struct, frozen=True, kw_only=True):
-    """The workers of a study; of a run on one machine, its worker processes."""
+    """The workers of a study; for a run on one machine, its worker processes."""
 
     num_slots: int  # chunks that they run at a time
     running: Mapping[str, int]  # step instance -> chunks
@@ -55,12 +55,12 @@ class LiveWorkers(Struct, frozen=True, kw_only=True):
 def of_holder(
     holder: Holder | None, *, is_open: bool, last_sign: float | None, longest_s: float, now: float
 ) -> Activity:
-    """Of a run that holds the workspace.
+    """The activity of a study by the run that holds its workspace.
 
     `is_open`: the last run has not recorded its end; `last_sign`: when it wrote something last, in epoch seconds;
-    `longest_s`: that a record took so far.
+    `longest_s`: the most seconds that a record took so far.
     """
-    if holder is None or not (holder.is_here or is_open):  # the word of a holder stays in the file
+    if holder is None or not (holder.is_here or is_open):  # the file keeps the last holder
         return NOBODY
     if holder.is_suspended:
         reason = f"its run, {holder}, is suspended; it goes on after: kill -CONT {holder.pid}"
@@ -76,7 +76,7 @@ def of_holder(
 
 
 def of_workers(workers: LiveWorkers | None, num_running_jobs: int, start: str) -> Activity:
-    """Of a study that was published; `workers` is None if Redis does not hold it, `start` starts some."""
+    """The activity of a published study; `workers` is None if Redis does not hold it; `start` starts some."""
     if workers is None:
         return NOBODY
     if num_running_jobs or any(workers.running.values()):
@@ -100,12 +100,12 @@ def _is(num: int) -> str:
 
 
 def nobody_serves(queues: Sequence[str], num_others: int, start: str) -> str:
-    """That tasks wait in `queues`, for workers that nobody has started; `num_others` serve other queues."""
+    """The message that tasks wait in `queues` without workers; `num_others` workers serve other queues."""
     names = f"{'queue' if len(queues) == 1 else 'queues'} {', '.join(queues)}"
     others = f"; {count(num_others, 'worker')} on others" if num_others else ""
     return f"tasks wait, and no worker serves {names}{others}; start some: {start}"
 
 
 def of_silence(error: Exception) -> Activity:
-    """Of a published study whose servers cannot be asked."""
+    """The activity of a published study whose servers cannot be asked."""
     return Activity(state="unknown", reason=f"what runs now is not known: {error}")

@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from merlin.ledger.entries import LedgerEntry, events_of, payloads
+from merlin.ledger.entries import LedgerEntry, Order, events_of, payloads
 from merlin.ledger.format import MIXED, Kind
 from merlin.ledger.header_columns import HeaderColumns, NeedsCare, SegmentFile, read_columns
 from merlin.ledger.outcome_maps import resolved
@@ -29,7 +29,7 @@ from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
 from merlin.status.tally import Recent, Sums
 
 Ints = NDArray[np.int64]
-# of the columns of headers, those that are kept for every record
+# the columns of headers that are kept for every record
 _NO_RECORD: dict[str, NDArray[Any]] = {
     "lo": np.empty(0, np.int64),
     "hi": np.empty(0, np.int64),
@@ -52,11 +52,11 @@ class _Records(Struct, frozen=True, kw_only=True):
     counts: NDArray[np.uint32]  # (n, 4)
     segments: NDArray[np.int32]
     rows: NDArray[np.int32]  # in their segment
-    begins: NDArray[np.bool_]  # (n + 1,) no record before it has a task of it or of a later one
+    begins: NDArray[np.bool_]  # (n + 1,) True if no earlier record shares a task with this or a later record
 
     @property
     def alone(self) -> NDArray[np.bool_]:
-        """(n,) those whose tasks no other record has."""
+        """(n,) True for records whose tasks no other record has."""
         return self.begins[:-1] & self.begins[1:]
 
 
@@ -64,7 +64,7 @@ class CensusFacts:
     """Facts of the ledger in a directory, as it is now; see `facts.LedgerFacts`."""
 
     def __init__(self, plan: Plan, directory: Path) -> None:
-        """Raises NeedsCare if anything is unusual, or changes while it is read: then a replay has to be made."""
+        """Raises NeedsCare if the ledger is unusual, or changes while it is read: a replay is needed then."""
         self._sizes = {instance.id: instance.num_tasks for instance in plan.instances}
         found = _segments(directory)
         self._segments = [segment for segment, _ in found]
@@ -87,7 +87,7 @@ class CensusFacts:
             for segment in self._segments
         ]
         rows = [np.flatnonzero(each.kind != Kind.EVENT).astype(np.int32) for each in every]
-        sizes = np.array([*self._sizes.values(), -1])  # the last one is that of an unknown step
+        sizes = np.array([*self._sizes.values(), -1])  # the last size stands for an unknown step
         for i, (is_own, table, each) in enumerate(zip(own, known, every, strict=True)):
             if not is_own:  # an earlier revision may have had steps and samples that are gone
                 rows[i] = rows[i][each.hi[rows[i]] <= sizes[table[each.instances[rows[i]]]]]
@@ -149,9 +149,9 @@ class CensusFacts:
                 found.update(zip(here.tolist(), read, strict=True))
         return found
 
-    def _order(self, entry: LedgerEntry) -> tuple[float, int, float, int]:
-        """As `Replay.order`; the number tells what was written first where all else is the same."""
-        return self._began(entry), entry.header.attempt, entry.header.ended, entry.number
+    def _order(self, entry: LedgerEntry) -> Order:
+        """The key of `Replay.order`."""
+        return entry.order(self._began(entry))
 
     def _began(self, entry: LedgerEntry) -> float:
         writer = entry.writer
@@ -172,7 +172,7 @@ class CensusFacts:
         return made
 
     def _runs_alone(self, records: _Records) -> Iterator[tuple[int, int, int]]:
-        """Outcomes by the records that are alone with their tasks, in order of tasks."""
+        """Outcomes from the records whose tasks no other record has, in order of tasks."""
         own = np.flatnonzero(records.alone)
         needs = (records.outcome[own] == MIXED) | (records.outcome[own] == Outcome.FAILED)
         entries = self._entries(records, own[needs])
@@ -232,13 +232,13 @@ class CensusFacts:
 
 
 def _segments(directory: Path) -> list[tuple[SegmentFile, HeaderColumns]]:
-    """Those that count."""
+    """The segments that count: those that no other segment replaces."""
     try:
         found = [read for path in segment_paths(directory) if (read := read_columns(path)) is not None]
     except FileNotFoundError:
         raise NeedsCare from None
     replaced = {name for segment, _ in found for name in segment.header.replaces}
-    return [each for each in found if each[0].segment.path.name not in replaced]
+    return [each for each in found if each[0].segment.name not in replaced]
 
 
 def _of_all(every: Sequence[HeaderColumns], rows: Sequence[NDArray[np.int32]], name: str) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """How long the rest of a study takes, as an interval. Pure.
 
-All is counted in seconds of slots: a slot runs one task of one core at a time. What is left, divided by the slots at
-work, is the time that it takes; to this come the last tasks of each step, for which most slots have to wait.
+All work is counted in seconds of slots: a slot runs one task of one core at a time. The work that is left, divided by
+the slots at work, is its time; the wait for the last tasks of each step, when most slots are idle, is added.
 
     low   every slot is at work all the time, the tasks are short, and those that run now are nearly done
     mid   as many slots are at work as in the last minutes, and the tasks take what they took so far
@@ -40,15 +40,15 @@ class Cost(Struct, frozen=True, kw_only=True):
     num: int  # tasks that have ended
     mean_s: float
     deviation_s: float  # standard deviation of single tasks
-    longest_s: float  # that a worker held tasks before it reported them
+    longest_s: float  # the longest time that a worker held tasks before it reported them
 
 
 class Slots(Struct, frozen=True, kw_only=True):
-    """Who works; see `slots_at_work`. No slot: nobody does."""
+    """The slots that work; see `slots_at_work`. Without slots, nobody works."""
 
     num: int
     usual: float = math.inf  # at work on average, in the last minutes
-    slow: float = math.inf  # the lesser of that and of the average over the run
+    slow: float = math.inf  # the lesser of `usual` and the average over the run
 
 
 class StepWork(Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class StepWork(Struct, frozen=True, kw_only=True):
     running: int = 0  # of those that are missing
     cost: Cost | None = None  # None: no task has ended
     slots_per_task: int = 1
-    # steps that this one waits for: until they have ended, or only until their task of the same sample has
+    # steps that this one waits for: for their end (`after`), or for their task of the same sample (`along`)
     after: frozenset[str] = frozenset()
     along: frozenset[str] = frozenset()
     own_slots: Slots | None = None  # its tasks run in batch jobs, beside those of the others
@@ -75,8 +75,8 @@ class Estimate(Struct, frozen=True, kw_only=True):
 def cost_of(records: Iterable[tuple[int, float]]) -> Cost | None:
     """The cost of tasks by (number of tasks, seconds that they took together); None without a task.
 
-    The records differ by as much as the averages of so many single tasks do. As long as there are few of them, tasks
-    are taken to differ by as much as they take.
+    The averages of records are taken to vary as averages of so many single tasks do. With few records, tasks are taken
+    to differ by as much as their mean time.
     """
     timed = [(num, seconds) for num, seconds in records if num and seconds > 0]
     if not timed:
@@ -120,7 +120,7 @@ class _Outlook(Struct, frozen=True):
 
 
 def _all_before(steps: Sequence[StepWork]) -> dict[str, frozenset[str]]:
-    """What each step waits for, also by way of others."""
+    """What each step waits for, also indirectly, through other steps."""
     before: dict[str, frozenset[str]] = {}
     for step in steps:
         direct = step.after | step.along
@@ -131,7 +131,7 @@ def _all_before(steps: Sequence[StepWork]) -> dict[str, frozenset[str]]:
 def _known(
     steps: Sequence[StepWork], before: Mapping[str, frozenset[str]], slots: Slots
 ) -> dict[str, StepWork]:
-    """The steps whose time can be told: they and all before them have ended, or work and have a cost."""
+    """The steps whose time is known: they and all steps before them have ended, or have slots and a cost."""
 
     def is_told(step: StepWork) -> bool:
         return not step.missing or (step.cost is not None and _of(step, slots).num > 0)
@@ -150,7 +150,7 @@ def _work(step: StepWork) -> tuple[float, float, float]:
     if step.cost is None or not step.missing:
         return 0.0, 0.0, 0.0
     cost = step.cost
-    # tasks differ from each other, and their true mean is known only as well as those that ended tell it
+    # tasks differ from each other, and their true mean is only estimated, from the tasks that ended
     doubt_s = SURE * cost.deviation_s * math.sqrt(step.missing + step.missing**2 / cost.num)
     mid_s, begun_s = step.missing * cost.mean_s, min(step.running, step.missing) * cost.mean_s
     low, mid, high = max(0.0, mid_s - doubt_s - begun_s), mid_s, mid_s + doubt_s
@@ -164,7 +164,7 @@ def _outlook(
     found: Mapping[str, _Outlook],
     slots: Slots,
 ) -> _Outlook:
-    """The end of a step; those before it are found already."""
+    """The end of a step; the ends of the steps before it are in `found` already."""
     assert step.cost is not None
     first = [known[name] for name in before[step.step] if name in known]
     beside = [
@@ -181,7 +181,7 @@ def _outlook(
 def _mid_s(
     step: StepWork, first: list[StepWork], beside: list[StepWork], found: Mapping[str, _Outlook], slots: Slots
 ) -> float:
-    """The likely end: after those before it, and while those beside it take their share of the slots."""
+    """The likely end: after the steps before it, while the steps beside it take their share of the slots."""
     assert step.cost is not None
     one_s, usual = step.cost.mean_s, min(_of(step, slots).usual, _of(step, slots).num)
     ends = {o.step: found[o.step].eta.mid_s for o in first if o.missing}
@@ -196,7 +196,7 @@ def _mid_s(
 
 
 def _time(which: int, steps: Iterable[StepWork], slots: Slots) -> float:
-    """Seconds in which slots do the low (0), mid (1) or high (2) work of steps; batch jobs do theirs beside it."""
+    """Seconds in which slots do the low (0), mid (1) or high (2) work of steps; batch jobs run at the same time."""
     shared, own = 0.0, [0.0]
     for step in steps:
         if step.own_slots is None:
@@ -208,7 +208,7 @@ def _time(which: int, steps: Iterable[StepWork], slots: Slots) -> float:
 
 
 def _speed(which: int, slots: Slots) -> float:
-    """Slots at work."""
+    """Slots at work, for the low (0), mid (1) or high (2) time."""
     usual = min(slots.usual, slots.num)
     return (float(slots.num), usual, min(usual, slots.slow))[which]
 

@@ -1,4 +1,4 @@
-"""What a snapshot needs to know of a ledger: a replay of it knows that, and so does a census of its headers."""
+"""What a snapshot needs to know about a ledger. Both a replay of the ledger and a census of its headers know it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ReplayFacts:
         return sums, recents
 
     def last_seen(self) -> Mapping[str, int]:
-        last = {e.segment.path.name: e for e in self._state.entries() if e.header.elapsed_s > 0}
+        last = {e.segment.name: e for e in self._state.entries() if e.header.elapsed_s > 0}
         if not last:
             return {}
         session = max(last.values(), key=lambda entry: entry.writer.started).writer.session

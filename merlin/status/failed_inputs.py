@@ -23,7 +23,7 @@ Tasks = NDArray[np.int64]
 
 
 class StepInputs:
-    """The inputs of one step's tasks. Those of the tasks that ended ok are read once."""
+    """The inputs of one step's tasks. The inputs of tasks that ended ok are read only once."""
 
     def __init__(self, workspace: Workspace, state: Replay, instances: Sequence[StepInstance]) -> None:
         self._workspace, self._instances = workspace, instances
@@ -52,7 +52,7 @@ class StepInputs:
         )
 
     def _some_ok(self) -> list[Tasks]:
-        """Tasks that ended ok, by instance: all, or some that are drawn."""
+        """Tasks that ended ok, by instance: all of them, or a random choice."""
         chosen = _some(self._num_ok, self._limit, self._random)
         each, at = [], 0
         for ranges in self._ok:

@@ -27,7 +27,7 @@ from merlin.status.input_ranges import InputRange
 from merlin.workspace.directory import Workspace
 
 NUM_EXAMPLES = 3
-MAX_TESTED = 10  # groups whose inputs are looked at, the largest ones
+MAX_TESTED = 10  # so many groups, the largest ones, have their inputs tested
 TAIL_LINES = 20
 _LOG_BYTES = 8192
 
@@ -90,7 +90,7 @@ def group_failures(
 ) -> list[FailureGroup]:
     """All failures that still count (of `steps`, if given), the largest group first.
 
-    Without the inputs that go with them, samples are read for the examples alone.
+    Without `with_ranges`, samples are read for the examples alone.
     """
     state = replay(workspace.ledger_dir, workspace.plan)
     instances = _instances(workspace, steps)
@@ -247,7 +247,7 @@ def _example(workspace: Workspace, instance: StepInstance, task: int) -> Example
 
 
 def _inputs(workspace: Workspace, instance: StepInstance, task: int) -> dict[str, Any]:
-    """What was run; without the sample's values where the samples file is lost since."""
+    """The inputs of the task; without the sample's values if the samples file is lost by now."""
     inputs: dict[str, Any] = dict(instance.params)
     if instance.per_sample:
         with suppress(SamplesError, WorkspaceError, OSError):
@@ -257,7 +257,7 @@ def _inputs(workspace: Workspace, instance: StepInstance, task: int) -> dict[str
 
 
 def _tail_of_files(instances: dict[str, StepInstance], examples: list[Example]) -> str:
-    """The end of the first example's .err, or of its .out if that is empty; of its `restart` if it came to that."""
+    """The end of the first example's .err, or of its .out if that is empty; of its `restart` script, if that ran."""
     for example in examples:
         stem = instances[example.instance].script_name
         if (Path(example.directory) / f"{stem}.restart.out").exists():

@@ -30,7 +30,7 @@ class InputRange(Struct, frozen=True, kw_only=True):
     high: float
     rate_inside: float  # the share of the tasks with such values that failed in this way
     rate_outside: float
-    p: float  # that chance explains it, corrected for everything that was looked at
+    p: float  # the probability that chance explains it, corrected for everything that was looked at
 
 
 class Population(Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class _Bins(Struct, frozen=True):
 
     @property
     def num_runs(self) -> int:
-        """Of neighbouring bins, without the one of all bins."""
+        """The number of runs of neighbouring bins, without the run of all bins."""
         k = len(self.lows)
         return k * (k + 1) // 2 - 1
 
@@ -121,7 +121,7 @@ class _Bins(Struct, frozen=True):
         return int(lo[best]), int(hi[best])
 
     def p_of(self, lo: int, hi: int) -> float:
-        """Fisher's exact test, one-sided: that so many failures or more are in this run by chance."""
+        """Fisher's exact test, one-sided: the probability of so many failures or more in this run by chance."""
         failed, ok = int(self.failed.sum()), int(self.ok.sum())
         inside = int(self.failed[lo:hi].sum())
         return at_least(inside, drawn=inside + int(self.ok[lo:hi].sum()), marked=failed, total=failed + ok)
@@ -129,7 +129,7 @@ class _Bins(Struct, frozen=True):
 
 def _first_of_bins(values: Floats) -> NDArray[np.int64]:
     """Where bins begin in sorted values; equal values are in the same bin."""
-    starts = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)  # of each different value
+    starts = np.append(0, np.flatnonzero(values[1:] != values[:-1]) + 1)  # the first of equal values
     if len(starts) <= NUM_BINS:
         return starts.astype(np.int64)
     wanted = np.linspace(0, len(values), NUM_BINS, endpoint=False)

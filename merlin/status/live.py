@@ -21,7 +21,7 @@ def is_live(workspace: Workspace) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """The same of the workspace at `path`, which need not be opened."""
+    """True while a run holds the lock of the workspace at `path`, which need not be opened."""
     return lock_holder(path / INFO_DIR / "lock") is not None
 
 
@@ -29,7 +29,7 @@ def holder_of(workspace: Workspace) -> Holder | None:
     """The run that holds the workspace's lock.
 
     The kernel's table of locks is read instead of trying the lock, because a probe that holds the lock for an
-    instant could turn away a run that starts. For a run on another host its word in the lock file has to do.
+    instant could turn away a run that starts. For a run on another host, only the lock file's text is known.
     """
     return lock_holder(workspace.info / "lock")
 
@@ -75,7 +75,7 @@ def _is_in_table(pid: int, inode: int) -> bool:
 
 
 def _has_open(pid: int, path: Path) -> bool:
-    """True if process `pid` has the lock file open: it opens it only to hold it."""
+    """True if process `pid` has the lock file open: a process opens this file only to hold the lock."""
     try:
         fds = list(Path(f"/proc/{pid}/fd").iterdir())
     except OSError:

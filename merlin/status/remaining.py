@@ -10,7 +10,7 @@ from merlin.plan.plan import Plan, StepInstance
 from merlin.status.eta import Cost, Estimate, Slots, StepWork, estimate, slots_at_work
 from merlin.status.tally import RATE_WINDOW_S, Recent, Sums, cost_of_sums
 
-WINDOW_RECORDS = 3.0  # tasks that take longer than a minute are looked at for so many times their length
+WINDOW_RECORDS = 3.0  # a window has so many times the length of an average record, but at least a minute
 LONG_WINDOWS = 5.0  # the longer window is so many times as long
 
 
@@ -68,7 +68,7 @@ def _needs(instances: Iterable[StepInstance]) -> tuple[int, bool]:
     """Cores of a task, and whether the tasks run in batch jobs of their own."""
     cores, has_jobs = 1, False
     for instance in instances:
-        if instance.resources:  # else nothing has to be loaded to know it
+        if instance.resources:  # without resources, the answer needs no heavy import
             from merlin.plan.fit import need_of
             from merlin.plan.job_policy import job_policy
 
@@ -94,7 +94,7 @@ def _slots(num: int, ids: Sequence[str], cores: Mapping[str, int], left: Remaini
 
 
 def _average(ids: Sequence[str], cores: Mapping[str, int], left: Remaining, window_s: float) -> float | None:
-    """Slots at work in the window: the seconds of what ended in it, by its length; None: nothing did."""
+    """Slots at work in the window: seconds of tasks that ended in it, over its length; None: none ended."""
     since = max(left.now - window_s, left.run_started or 0.0, *(left.recent[id].kept_since for id in ids))
     ended = [(cores[id], second) for id in ids for second in left.recent[id].since(since)]
     if not ended:

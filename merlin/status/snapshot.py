@@ -39,7 +39,7 @@ class StepStatus(OutcomeCounts, frozen=True, kw_only=True):
     step: str  # "" for the study
     queue: str
     instances: int
-    on_failed_input: int  # of those that ran: tasks that depend on a failure which let them
+    on_failed_input: int  # tasks that ran on failed input: the failure lets later tasks run
     running: int  # workers that were last seen at this step, while a run is alive: an estimate
     rate: float | None  # tasks per second that ended lately in the current or last run
     busy_s: float  # wall seconds that workers spent
@@ -292,7 +292,7 @@ def _totals(steps: tuple[StepStatus, ...], facts: _Facts, eta: Eta | None) -> St
 def _data_sets(workspace: Workspace, counts: Mapping[str, Mapping[int, int]]) -> Iterator[DataSetStatus]:
     """The finished data sets of a study, in the order of the plan; `counts`: tasks by outcome of every step instance.
 
-    While samples run again, the manifest of before is still there, and not what the ledger says any more.
+    While samples run again, the old manifest is still there, but no longer agrees with the ledger.
     """
     for instance in workspace.plan.instances:
         if instance.kind is StepKind.MANIFEST and counts[instance.id].get(Outcome.OK) == instance.num_tasks:
@@ -321,7 +321,7 @@ class HasEvents(Protocol):
 
 
 def is_published(state: HasEvents) -> bool:
-    """True if the last run was handed to workers on other machines, and has not ended as far as they reported."""
+    """True if the last run was handed to workers on other machines, and its end is not in the ledger yet."""
     runs = _runs(state.events())
     return bool(runs) and runs[-1].kind == "run_started" and runs[-1].data.get("executor") == EXECUTOR
 

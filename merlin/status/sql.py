@@ -98,7 +98,7 @@ def query_frame(workspace: Workspace, sql: str) -> DataFrame:
 
 @contextmanager
 def _asked(workspace: Workspace, sql: str) -> Iterator[tuple[DuckDBPyConnection, str]]:
-    """A connection that has answered the query, and what the views lacked. Raises UsageError."""
+    """A connection on which the query was run, and what the views lacked. Raises UsageError."""
     try:
         import duckdb
     except ImportError as e:
@@ -278,7 +278,7 @@ class _Views:
             for entry in state.entries():
                 h, w = entry.header, entry.writer
                 what = (h.instance, h.lo, h.hi, h.attempt, kinds[h.kind], h.started, h.elapsed_s)
-                who = (w.worker, w.host, w.pid, w.session, entry.segment.path.name)
+                who = (w.worker, w.host, w.pid, w.session, entry.segment.name)
                 rows.append((*what, *h.counts[:4], *who, study.plan.extension))
         self._register_rows("_records", _RECORD_KINDS, rows)
         self._view("records", f"SELECT * EXCLUDE (_t), {_timestamp('_t')} AS started FROM _records")
@@ -347,14 +347,14 @@ def _plain(values: Array) -> Array:
 
 
 def _array(values: Sequence[Any], kind: type) -> Array:
-    """Values as DuckDB reads them; texts one by one, so that NumPy does not make them equally long."""
+    """Values as DuckDB reads them; texts as objects, so that NumPy does not store them equally long."""
     if kind is not object:
         return np.array(values, kind)
     return np.fromiter(values, object, len(values)) if values else np.array([], "U1")
 
 
 def _free_names(names: list[str], taken: set[str], prefix: str) -> list[str]:
-    """The names, prefixed where SQL (which ignores case) would confuse them with those taken."""
+    """The names; one that SQL (which ignores case) would confuse with a taken name gets the prefix."""
     used = {name.lower() for name in taken}
     free: list[str] = []
     for name in names:

@@ -1,7 +1,7 @@
 """Which queues have tasks that could run now, by the numbers of tasks alone. Pure.
 
-Which task is ready the scheduler knows; here it is enough whether there is one. Where a step waits for several others
-task by task, one may be seen that does not exist yet.
+The scheduler knows which task is ready; here it only matters whether there is one. Where a step waits for several
+others task by task, the answer may be yes although no task is ready yet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A study's numbers, kept up while its ledger grows: what has been counted is not counted again.
 
-`snapshot` counts a ledger once, for a command that ends. This is for whoever looks again and again.
+`snapshot` counts a ledger once, for a command that ends. This is for displays that look again and again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from merlin.status.eta import Cost
 
 RATE_WINDOW_S = 60
 _KEEP_S = 2 * RATE_WINDOW_S
-_MAX_SECONDS = 10 * _KEEP_S  # that are kept before the old ones are thrown away
+_MAX_SECONDS = 10 * _KEEP_S  # so many seconds are kept before the old ones are thrown away
 
 
 class Sums(Struct):
@@ -31,11 +31,11 @@ class Sums(Struct):
     busy_s: float = 0.0  # wall seconds that workers spent
     num_ran: int = 0  # tasks that ended ok or failed in these seconds; a task that ran again counts again
     num_timed: int = 0  # records with such tasks
-    squares: float = 0.0  # the sum of seconds² / tasks over them
-    longest_s: float = 0.0  # of them
+    squares: float = 0.0  # the sum of seconds² / tasks over these records
+    longest_s: float = 0.0  # the longest of these records
 
     def add(self, entry: LedgerEntry) -> None:
-        """Add the header of a record. The counts are not in it: they need the other records of the same tasks."""
+        """Add the header of a record, but not to `counts`: these need the other records of the same tasks."""
         header = entry.header
         ended = header.started + header.elapsed_s
         self.num_records += 1
@@ -70,7 +70,7 @@ def cost_of_sums(sums: Iterable[Sums]) -> Cost | None:
 
 class _Second(Struct):
     num: int = 0  # tasks that ended
-    started: float = math.inf  # of the first record among theirs
+    started: float = math.inf  # when the first of their records began
     busy_s: float = 0.0
 
 
@@ -103,7 +103,7 @@ class Recent:
 
 
 def rate_of(recents: Iterable[Recent], until: float, run_started: float | None) -> float | None:
-    """Tasks per second that ended in the last minute before `until`, in the run that began then; None: none did."""
+    """Tasks per second that ended in the last minute before `until`, and since `run_started`; None: none ended."""
     since = max(until - RATE_WINDOW_S, run_started or 0.0)
     seconds = [second for recent in recents for second in recent.since(since)]
     if not seconds:

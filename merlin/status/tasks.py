@@ -64,7 +64,7 @@ class TaskRow(Struct, frozen=True, kw_only=True):
     instance: str
     task: int
     sample_id: int | None
-    workspace: str  # the task's directory, relative to the workspace of the study, also of an extension's
+    workspace: str  # the task's directory, relative to the study's workspace, also in an extension
     status: str
     return_code: str
     exit_code: int
@@ -145,7 +145,7 @@ def _rows(
 
 
 def _mark(columns: TaskColumns, chunk: RunningTasks) -> None:
-    """Let the tasks of a chunk that have not ended be those of the worker that has it."""
+    """Mark the tasks of a chunk that have not ended as running on the worker that has the chunk."""
     here = slice(max(0, chunk.lo - columns.lo), max(0, chunk.hi - columns.lo))
     outcomes = columns.outcomes[here]
     where = (outcomes == NO_OUTCOME) | (outcomes == Outcome.INTERRUPTED)
@@ -170,9 +170,9 @@ def _passing(columns: TaskColumns, filters: TaskFilters) -> np.ndarray[tuple[int
 
 
 def _is_named(worker: str, names: Iterable[str]) -> bool:
-    """True if a process ("simw.node7.1") is meant by its name, or by its worker's, with the host or as in the spec.
+    """True if `names` has a process ("simw.node7.1") or its worker, the worker with its host or as in the spec.
 
-    A name may also be a regular expression for all of it, as in upstream.
+    A name may also be a regular expression for the whole name of the process, as in upstream.
     """
     name = worker.removeprefix("celery@")
     return any(

@@ -5,7 +5,7 @@ class TestMine(SchedulerContract):
     submitted = [("what its submit command prints", "the id"), …]
     listed = [("what its list command prints", [Job(…), …]), …]
     environment = {…}           # of a process in one of its jobs
-    allocation = Allocation(…)  # what that says
+    allocation = Allocation(…)  # what this environment says
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class SchedulerContract:
     environment: Mapping[str, str] = {}
     allocation: Allocation
     unwritten: Sequence[str] = ()  # fields of a request that this scheduler has no words for
-    mentions: Sequence[str] = ("physics", "pdebug", "/a/b c/")  # of REQUEST, which directives must hold
+    mentions: Sequence[str] = ("physics", "pdebug", "/a/b c/")  # REQUEST's words that directives need
 
     def test_a_launch_line_is_one_line_of_whole_words(self) -> None:
         broken = {key: f"{value}\n-x" if isinstance(value, str) else value for key, value in STEP.items()}

@@ -67,7 +67,7 @@ class Checkpoints:
         return True
 
     def _clear(self, temporary: Path) -> None:
-        """Make an empty directory, after the removal of what killed writers left."""
+        """Remove what killed writers left, and make an empty directory."""
         if self._ranks.is_first:
             for leftover in self.directory.glob(f"*{TEMPORARY_SUFFIX}"):
                 _remove(leftover)
@@ -124,7 +124,7 @@ class Checkpoints:
         return read_checkpoint(path, like)
 
     def newest(self, like: State | None = None) -> State | None:
-        """The newest checkpoint that can be read, in need the best one; None if there is none at all.
+        """The newest checkpoint that can be read, else the best one; None if there is none at all.
 
         Raises CheckpointError if there are some and none can be read.
         """
@@ -148,7 +148,10 @@ class Checkpoints:
         return None
 
     def _forget_old(self, newest: int, path: Path) -> None:
-        """Remove all but the last `keep`, and what comes after `newest`: the run went back, and goes another way."""
+        """Remove all but the last `keep`, and those after step `newest`.
+
+        Where there are some after it, the run went back to an earlier step, and goes on differently.
+        """
         wanted = [step for step in self.steps() if step <= newest][-self._keep :]
         for step, _, other in self._named():
             if (step not in wanted and step != self.held) or (step == newest and other != path):
@@ -203,7 +206,7 @@ def _steps(directory: Path) -> list[tuple[int, int, Path]]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint: first its name, so that a killed process leaves no half of it."""
+    """Remove a checkpoint; rename it first, so that a killed process leaves no half under its name."""
     if path.is_dir() and not path.is_symlink():
         if path.suffix != TEMPORARY_SUFFIX:
             path = path.rename(path.with_name(path.name + TEMPORARY_SUFFIX))

@@ -40,7 +40,7 @@ def _fraction(value: Any) -> float:
 
 
 def _method(value: Any) -> str | dict[str, Any] | None:
-    """The name of a method, or a mapping of its name and options; none means as it is."""
+    """The name of a method, or a mapping of its name and options; None leaves values as they are."""
     value = typed(value)
     name = value.get("name", "") if isinstance(value, Mapping) else value
     if name is None or name == "none":
@@ -120,7 +120,7 @@ class Model(Block):
 
 
 class PhaseOptimizer(Block):
-    """What a phase has different."""
+    """The options of the optimiser that differ in one phase."""
 
     lr: Above0 | None = optional("Learning rate.")
     betas: Betas | None = optional("Of adam and adamw.")
@@ -160,7 +160,7 @@ class EarlyStopping(Block):
 
 
 class Training(Block):
-    """The loop."""
+    """The training loop."""
 
     epochs: Positive | None = optional("Length of the run; 10, unless steps is given.")
     steps: Positive | None = optional("Length of the run in optimiser steps.")
@@ -191,7 +191,7 @@ class Training(Block):
     )
 
     def num_steps(self, per_epoch: int) -> int:
-        """Of the run, given the steps of an epoch."""
+        """The steps of the run, given those of an epoch."""
         return self.steps or (self.epochs or DEFAULT_EPOCHS) * per_epoch
 
 
@@ -296,7 +296,7 @@ class TrainConfig(Block):
 
     @property
     def merges(self) -> bool:
-        """True if models of several trainers may become one, for which they have to begin as one."""
+        """True if models of several trainers may become one; for this they begin with the same weights."""
         return self.averages or (self.is_tournament and self.tournament.merge)
 
     @property

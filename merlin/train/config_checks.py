@@ -1,4 +1,4 @@
-"""What of a configuration can only be checked beside the data set and the model. Findings point at the value."""
+"""Checks of a configuration that need the data set or the model. Findings point at the value."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _may_be_input(column: Column) -> bool:
 def _choose(
     file: ConfigFile, ens: Ensemble, group: str, usual: Sequence[Column], offered: Sequence[Column]
 ) -> tuple[Column, ...]:
-    """Those named, of what is offered; or the usual ones, as far as they vary."""
+    """The columns that are named, from those offered; if none are, the usual ones except constant ones."""
     names: tuple[str, ...] | None = getattr(file.config.fields, group)
     if names is None:
         return tuple(c for c in usual if not _constant(c))
@@ -107,7 +107,7 @@ def _classes(file: ConfigFile, ens: Ensemble, columns: Sequence[Column]) -> Iter
 
 
 def _refuse_double(file: ConfigFile, selection: ColumnSelection) -> None:
-    """Note fields that are to be given and predicted, or predicted in two ways."""
+    """Note fields that are both inputs and predicted, or predicted in two ways."""
     groups = {group: getattr(selection, group) for group in GROUPS}
     groups["classes"] = tuple(found.column for found in selection.classes)
     seen: dict[str, str] = {}

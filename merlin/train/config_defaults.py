@@ -1,4 +1,4 @@
-"""What a tournament is when the configuration does not say: a rule from measurements, in docs/tournament.md."""
+"""Defaults of a tournament: rules from measurements, which are in docs/tournament.md."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MOST_JUDGING = 1_000  # samples of a share that only decide rounds; each round e
 def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> TrainConfig:
     """The configuration with every key of a tournament that was left out, given the samples to train on.
 
-    A configuration with a strategy of its own keeps it. A model of several phases has parts that work against each
-    other, which nobody has shown to be averaged well: it keeps the better of two.
+    A configuration with a strategy of its own keeps it. A model of several phases has parts that work against
+    each other, and nobody has shown that averaging them works: it keeps the better of two.
     """
     tournament, given = config.tournament, config.tournament.model_fields_set
     if not config.is_tournament:
@@ -53,7 +53,10 @@ def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> Tra
 
 
 def averaging_intervals(transport: str, trainers: int) -> tuple[int, int]:
-    """Steps from one round to the next, and at the end of the run; shorter with more trainers, who make fewer steps."""
+    """Steps from one round to the next, and the same at the end of the run.
+
+    They are fewer with more trainers, because each trainer then makes fewer steps.
+    """
     if transport == "files":
         return AVERAGING_INTERVAL, AVERAGING_INTERVAL // 10
     interval = max(1, min(10, 40 // trainers))
@@ -61,7 +64,7 @@ def averaging_intervals(transport: str, trainers: int) -> tuple[int, int]:
 
 
 def first_beta(interval: int, num_steps: int) -> float:
-    """Of Adam: how much of its first moment stays in a step.
+    """The first beta of Adam: how much of its first moment stays in a step.
 
     Moments are averaged in a round. If they last longer than the interval, most of each step is what all trainers have
     in common. But a run of few steps needs them short.
@@ -83,5 +86,8 @@ def _with_betas(config: TrainConfig, num_samples: int, num_phases: int) -> Train
 
 
 def lr_scale(trainers: int) -> float:
-    """The mean of K models has less noise, and bears longer steps: K times up to 4, then as the square root of K."""
+    """The factor of the learning rate: the mean of K models has less noise, and allows longer steps.
+
+    It is K up to 4, and then grows as the square root of K.
+    """
     return float(min(trainers, 2 * trainers**0.5, MOST_LR_SCALE))

@@ -40,7 +40,7 @@ class ConfigFile(Struct):
         self.findings.error(self.place(*path), message, hint=hint, code=code)
 
     def raise_errors(self) -> None:
-        """ConfigError with every finding so far, if there is one."""
+        """Raise ConfigError with every finding so far, if there is one."""
         if self.findings.failed:
             raise ConfigError(_from_words(self.findings.sorted(), self.words))
 
@@ -174,7 +174,7 @@ def _moved(entry: Entry, place: Place) -> Entry:
 
 
 def _from_words(items: list[Diagnostic], words: Sequence[str]) -> list[Diagnostic]:
-    """Findings at places of words say which word they are about."""
+    """Let findings about words of the command line say which word they are about."""
     return [
         item.but(file=f"command line: {words[-1 - item.line]}", line=0, col=0) if item.line < 0 else item
         for item in items

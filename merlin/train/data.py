@@ -1,7 +1,8 @@
 """The data of a run: which columns, which samples of which trainer, and loaders over them.
 
-A batch, wherever it comes from, has "inputs" (n, d), "scalars" (n, m) and one entry (n, C, H, W) per image field,
-float32 and normalised; and one (n,) per field of classes, as it is stored. What there is none of is left out.
+A batch, wherever it comes from, has "inputs" (n, d), "scalars" (n, m) and one entry (n, C, H, W) per image
+field, float32 and normalised; and one (n,) per field of classes, as it is stored. A key is left out if there
+is nothing for it.
 """
 
 from __future__ import annotations
@@ -82,13 +83,13 @@ class ColumnSelection(Struct, frozen=True):
 
     @property
     def single(self) -> tuple[Column, ...]:
-        """What has an entry of its own in a batch."""
+        """The columns that have an entry of their own in a batch."""
         images = (c for c in self.inputs if c.kind == "image")
         return (*images, *self.images, *(found.column for found in self.classes))
 
     @property
     def shapes(self) -> Shapes:
-        """What the loaders of this selection deliver."""
+        """The shapes of what the loaders of this selection deliver."""
         return Shapes(
             (
                 *(number(name) for c in self.matrix for name in c.column_names),
@@ -181,13 +182,13 @@ class TrainingData(Struct, frozen=True, dict=True):
         )
 
     def share_sizes(self, part: Literal["train", "tournament"]) -> list[int]:
-        """Samples of a part of each trainer's share."""
+        """The numbers of samples in a part of each trainer's share."""
         ids = self.ens.sample_id[self.ens.splits[self.config.splits.train]]
         num = self.config.tournament.trainers
         return [len(self.share(trainer, part).select(ids)) for trainer in range(num)]
 
     def least_steps(self) -> int:
-        """Steps of an epoch of the smallest share."""
+        """The number of steps in an epoch of the smallest share."""
         return min(self.share_sizes("train")) // self.config.training.batch_size
 
     def training_loader(self, mesh: Mesh, device: torch.device) -> ShardLoader:
@@ -213,7 +214,10 @@ class TrainingData(Struct, frozen=True, dict=True):
         )
 
     def _prefetch(self, device: torch.device) -> int:
-        """Inputs and scalars alone lie in memory: taking a batch of them is less work than asking a thread for it."""
+        """The number of batches read ahead: by default none on a CPU for inputs and scalars alone.
+
+        These lie in memory: taking a batch of them is less work than asking a thread for it.
+        """
         given = self.config.loader.prefetch
         if given is not None:
             return given
@@ -282,7 +286,7 @@ def find_bad_values(
 
 
 def _may_have_bad_values(ens: Ensemble, column: Column) -> bool:
-    """By the statistics of the data set, which count finite values."""
+    """True if it may have some, by the statistics of the data set, which count finite values."""
     if column.statistics is None:
         return column.dtype.kind == "f"
     return sum(column.statistics.count) < len(ens) * prod(column.shape)

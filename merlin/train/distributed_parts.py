@@ -25,7 +25,7 @@ from merlin.train.state_file import Part
 
 
 def write_parts(directory: Path, tensors: dict[str, Tensor], ranks: Ranks) -> list[Part]:
-    """Write tensors, or this rank's parts of them; where they are."""
+    """Write tensors, or this rank's parts of them; returns where these are."""
     planner = DefaultSavePlanner(flatten_state_dict=False)
     planner.set_up_planner(tensors)
     writer = FileSystemWriter(directory, overwrite=False)
@@ -73,7 +73,7 @@ class _PartsReader(FileSystemReader):
 def read_distributed_parts(
     directory: Path, parts: list[Part], like: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
-    """Tensors on the CPU; those that are distributed in `like` as new ones that are distributed in the same way."""
+    """Read tensors to the CPU; those distributed in `like` become new ones, distributed in the same way."""
     reader = _PartsReader(directory, parts)
     metadata = reader.read_metadata()
     tensors = {name: _empty(known, like.get(name)) for name, known in metadata.state_dict_metadata.items()}

@@ -1,4 +1,4 @@
-"""What a run says while it works: the events of the loop, and the wish to stop that it is asked for. No torch here."""
+"""The events of a training loop, and requests to stop it. No torch here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CheckpointSaved(Event, frozen=True, kw_only=True):
 
 
 class StepDone(Event, frozen=True, kw_only=True):
-    """A step after which there was something to do, with all that was done; not every step is one."""
+    """A step after which something was due, when all of it is done; other steps have no such event."""
 
 
 class RunEnded(Event, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """All floating-point values of a model, with its moving average and its optimisers' moments, as one vector.
 
-The state is one that `Learner.export` gives. All trainers know the order of its tensors, and the moments come last, so
-the vector of a model whose optimiser has made no step is the beginning of the others'.
+The state is one that `Learner.export` gives. All trainers know the order of its tensors, and the moments come
+last, so a model whose optimiser has made no step has a shorter vector, with the same places as the beginning
+of the others.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def replaced(state: State, vector: Tensor) -> State:
 
 @torch.no_grad()
 def overwrite(tensors: Sequence[Tensor], vector: Tensor, *, has_moments: bool) -> None:
-    """Write the values of a vector (n,) into tensors, without moments only the beginning.
+    """Write the values of a vector (n,) into tensors; tensors without moments get only its beginning.
 
     Raises TrainingError if the vector is of another model.
     """

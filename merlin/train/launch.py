@@ -1,4 +1,4 @@
-"""Trainers as processes of this machine: started together, watched, and gone when this process is."""
+"""Trainers as processes of this machine: started together, watched, and ended with this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from merlin.train.tournament.presence import announce, presence_directory, withd
 
 TAIL_LINES = 15
 _POLL_S = 0.2  # a process may end without closing its pipe
-_BREAK_S = 10.0  # for the ranks of a trainer after one of them failed
+_BREAK_S = 10.0  # for the other ranks of a trainer to end after one of them failed
 _OK = (None, 0, EXIT_STOPPED)  # exit codes of ranks that did not fail, or are alive
 _OF_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK")
 
@@ -57,7 +57,7 @@ class _Trainer(Struct):
     kill_at: float | None = None  # when the other ranks of a trainer that failed are killed
 
     def codes(self) -> list[int | None]:
-        """The exit code of each rank, None of one that is alive."""
+        """The exit code of each rank; None for a rank that is alive."""
         return [child.process.poll() for child in self.children]
 
 
@@ -87,7 +87,7 @@ class LocalTrainers(Struct):
         return [self._outcome(trainer) for trainer in self.trainers]
 
     def _start(self, indices: Sequence[int], stores: list[Any]) -> None:
-        """Start all ranks; `stores` keeps alive where they meet."""
+        """Start all ranks; `stores` keeps alive the stores at which they meet."""
         tournament = self.config.tournament
         per_trainer = tournament.ranks_per_trainer
         num = len(indices) * per_trainer
@@ -111,7 +111,10 @@ class LocalTrainers(Struct):
                 trainer.children.append(self._spawn(index, env, alone=not together))
 
     def _environment(self, changed: dict[str, str]) -> dict[str, str]:
-        """Ours, with torchrun's variables; without a port the process is a world of its own."""
+        """This process's environment with torchrun's variables.
+
+        Without a port, the process that gets it is a world of its own.
+        """
         threads = str(self.threads)
         env = {name: value for name, value in os.environ.items() if name not in _OF_TORCHRUN}
         env |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", **changed}

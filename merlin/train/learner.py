@@ -77,7 +77,7 @@ class Learner:
         self._decay = config.training.ema
         self.average = self._new_average()
         self._transposed = transposed(trainee)
-        self._found: tuple[AbstractSet[str], list[Tensor]] | None = None  # what is averaged
+        self._found: tuple[AbstractSet[str], list[Tensor]] | None = None  # values that trainers average
         self.phases[0].select()
 
     def _phase(self, name: str, config: TrainConfig) -> Phase:
@@ -156,16 +156,16 @@ class Learner:
         }
 
     def values(self, keys: AbstractSet[str]) -> Tensor:
-        """What is averaged, as a copy on the CPU (n,)."""
+        """The values that trainers average, as a copy on the CPU (n,)."""
         return joined(self._averaged(keys)[0]).cpu()
 
     def take_values(self, values: Tensor, keys: AbstractSet[str]) -> None:
-        """Overwrite what is averaged. Raises TrainingError if it is of another model."""
+        """Overwrite the values that trainers average. Raises TrainingError if these are of another model."""
         tensors, with_moments = self._averaged(keys)
         overwrite(tensors, values.to(tensors[0].device), has_moments=with_moments)
 
     def _averaged(self, keys: AbstractSet[str]) -> tuple[list[Tensor], bool]:
-        """What is averaged, sharing the model's memory, and whether moments are among it.
+        """The tensors that trainers average, in the model's memory, and whether moments are among them.
 
         Kept while the tensors stay the same ones, since finding them takes longer than averaging a small model.
         """
@@ -180,9 +180,10 @@ class Learner:
 
     @torch.no_grad()
     def take(self, state: State, keys: AbstractSet[str]) -> None:
-        """Take over, in these keys, what `export` gave; the rest stays. Of another width as much as fits.
+        """Take over what `export` gave under these keys; everything else stays.
 
-        Raises TrainingError if it is of another model.
+        Of a model with another width, as much as fits is taken over. Raises TrainingError if `state` is of
+        another model.
         """
         self._found = None
         mine = self.trainee.state_dict()
@@ -227,7 +228,7 @@ class Learner:
 
 
 def merged(own: State, received: State, keys: AbstractSet[str]) -> State:
-    """The state of a complete model, in these keys received from another one."""
+    """The state of a complete model: under these keys as received from another model, else its own."""
     optimizers = {
         phase: {
             "hyper": mine["hyper"] | received["optimizers"].get(phase, mine)["hyper"],

@@ -200,7 +200,10 @@ class Loop:
         return True
 
     def _is_told(self, facts: dict[str, Any]) -> bool:
-        """False for most of the frequent rounds in which everybody gets the mean of all, which say nothing new."""
+        """True if a round is reported.
+
+        Frequent rounds in which every trainer gets the mean of all say nothing new; most are not reported.
+        """
         others = self.trainer.config.tournament.trainers - 1
         return not self._averages or self._all_save or len(facts["partners"]) < others
 

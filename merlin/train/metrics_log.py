@@ -24,7 +24,7 @@ class _MetricsLine(NamedTuple):
 
 
 def _line(event: Event) -> _MetricsLine | None:
-    """What is written of an event, if anything is."""
+    """The line that is written for an event; None if there is none."""
     progress = event.progress
     place = {"epoch": round(event.epoch, 4), "time_s": round(progress.train_s, 3)}
     match event:

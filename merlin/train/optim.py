@@ -69,7 +69,7 @@ class MovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """The parameters are the average inside."""
+        """A context in which the parameters have the values of the average."""
         self._swap()
         try:
             yield
@@ -83,12 +83,12 @@ class MovingAverage:
         torch._foreach_copy_(self._average, kept)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """By the names of the parameters."""
+        """The averages by the names of the parameters."""
         return dict(zip(self.names, self._average, strict=True))
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy the entries that there are."""
+        """Copy the averages that the state has; others stay."""
         for name, average in self.state_dict().items():
             if name in state:
                 average.copy_(state[name])

@@ -66,7 +66,7 @@ def prepare(
 ) -> Prepared:
     """Check a configuration, or a run directory that is to go on; `num_local` processes share this machine.
 
-    A model of somebody's own that only the run directory names needs `trust_code`.
+    A user's own model that only the run directory names needs `trust_code`.
 
     Raises ConfigError with every finding; NotADataSetError or ShardError for the data; UsageError and TrainingError.
     """
@@ -226,7 +226,7 @@ def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _check_files(ens: Ensemble) -> None:
-    """ShardError if a shard is missing or has not the size it had."""
+    """Raise ShardError if a shard is missing, or has not the size that it had."""
     for shard in ens.manifest.shards:
         path = ens.path / shard.file
         size = path.stat().st_size if path.is_file() else None
@@ -294,7 +294,7 @@ def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None
 
 
 def _check_shares(file: ConfigFile, data: TrainingData) -> None:
-    """Every trainer has a batch to train on, and something to judge by."""
+    """Check that every trainer has a batch to train on, and something to judge by."""
     config, sizes = data.config, data.share_sizes("train")
     if min(sizes) < config.training.batch_size:
         poorest = sizes.index(min(sizes))
@@ -316,7 +316,7 @@ def _check_shares(file: ConfigFile, data: TrainingData) -> None:
 
 
 def _check_interval(file: ConfigFile, config: TrainConfig, least_samples: int) -> None:
-    """There is a round before the end of the run; otherwise the trainers would never meet."""
+    """Check that there is a round before the end of the run; otherwise the trainers would never meet."""
     training, interval = config.training, config.tournament.interval
     steps = training.num_steps(least_samples // training.batch_size)
     if 0 < steps <= interval and not config.averages:

@@ -97,7 +97,7 @@ def open_loop(
     observer: TrainObserver,
     stop: StopRequest,
 ) -> Iterator[Loop]:
-    """The loop of a trainer, where its newest checkpoint is."""
+    """The loop of a trainer, at the place of its newest checkpoint."""
 
     def note(text: str) -> None:
         observer.note(Note(mesh.trainer, text))
@@ -126,8 +126,8 @@ def open_loop(
             log = MetricsLog(directory.path, trainer.step, note)
             stack.callback(log.close)
             loop.listeners += [log, Reporter(observer, trainer.index, trainer.step, trainer.num_steps)]
-        # else now and then a step would take a tenth of a second longer, to look at all that PyTorch has loaded, and
-        # other trainers and ranks would wait for it
+        # otherwise the garbage collector would now and then look at all that PyTorch has loaded; such a step
+        # takes a tenth of a second longer, and other trainers and ranks would wait for it
         gc.freeze()
         stack.callback(gc.unfreeze)
         yield loop
@@ -135,7 +135,7 @@ def open_loop(
 
 def _trainer(config: TrainConfig, mesh: Mesh, data: TrainingData, device: torch.device) -> Trainer:
     """The trainer before its first step, with its weights as they are drawn."""
-    # what began as different draws has no mean that is a model
+    # the mean of models that were drawn differently is no model
     seed_initial_weights(config.seed, 0 if config.merges else mesh.trainer)
     trainee = build_trainee(config, data.shapes)
     loader = data.training_loader(mesh, device)
@@ -177,7 +177,7 @@ def _tournament(
 
 @contextmanager
 def _explaining_memory(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Raise TrainingError that says what to lower where memory runs out."""
+    """If memory runs out, raise TrainingError that says what to lower."""
     try:
         yield
     except (RuntimeError, MemoryError, TrainingError) as error:

@@ -43,7 +43,7 @@ class Report(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Something a person should know, as that a checkpoint is damaged."""
+    """Something that a person should know, such as a damaged checkpoint."""
 
     trainer: int
     text: str

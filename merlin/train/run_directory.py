@@ -85,7 +85,7 @@ class RunDirectory(RunPaths):
         return Normaliser.load(self.path / NORMALISE)
 
     def facts(self) -> RunFacts:
-        """Raises TrainingError if they cannot be read."""
+        """The facts of the run. Raises TrainingError if they cannot be read."""
         path = self.path / FACTS
         try:
             data = read_json(path)
@@ -104,7 +104,7 @@ class RunDirectory(RunPaths):
 
 
 def create_run(path: Path, config: TrainConfig, facts: RunFacts, normaliser: Normaliser) -> RunDirectory:
-    """Begin a run in `path`, which may exist; it is one when `run.json` is there, which comes last."""
+    """Begin a run in `path`, which may exist; `run.json` is written last, and makes it a run."""
     write_config(path, config)
     normaliser.save(path / NORMALISE)
     data = {"format": FORMAT, "version": VERSION, **to_plain(facts)}
@@ -134,7 +134,7 @@ def new_path(config: TrainConfig) -> Path:
 def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | None:
     """Put the best model of all trainers into `best/`; returns its facts, None if no trainer was validated yet.
 
-    Whoever comes last has seen all of them, so trainers may do this whenever they end. Raises CheckpointError.
+    Each trainer may do this when it ends: the last one sees the models of all. Raises CheckpointError.
     """
     best: dict[str, Any] | None = None
     for index in run.trainers():
@@ -174,5 +174,5 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
 
 
 def resume_command(run: RunDirectory, config: TrainConfig) -> str:
-    """For whoever has started the run, and so trusts the model that it names."""
+    """The command to resume the run, for its owner, who trusts the model that it names."""
     return command_line("train", run.path, *(["--trust-code"] if ":" in config.model.name else []))

@@ -1,4 +1,4 @@
-"""Where a training run keeps what; without torch, so that those who only look at a run need none."""
+"""The paths in a training run; without torch, so that those who only look at a run do not need it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunPaths:
         return TrainerDirectory(self.path / "trainers" / str(index))
 
     def trainers(self) -> list[int]:
-        """Those that have begun."""
+        """The trainers that have begun."""
         found = (p.name for p in (self.path / "trainers").glob("*") if p.is_dir())
         return sorted(int(name) for name in found if name.isdigit())
 
@@ -55,7 +55,7 @@ class TrainerDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that trains it; TrainingError if another one does."""
+        """Lock the trainer, so that only this process trains it; TrainingError if another one does."""
         self.path.mkdir(parents=True, exist_ok=True)
         try:
             with lock_file(self.path / "lock", f"another process trains in {self.path}"):

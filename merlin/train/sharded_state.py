@@ -137,7 +137,7 @@ def _with_tensors(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _is_distributed(tensor: Tensor) -> bool:
-    """True for a DTensor; there is none where nobody has loaded their module, which takes two seconds."""
+    """True for a DTensor; there is none before their module is loaded, which takes two seconds."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -158,7 +158,7 @@ def _is_mine(tensor: Tensor, ranks: Ranks) -> bool:
 def _write_parts(
     directory: Path, tensors: dict[str, Tensor], ranks: Ranks
 ) -> tuple[list[Part], dict[str, str]]:
-    """Write tensors, or this rank's parts of them; where they are, and the digests of the files."""
+    """Write tensors, or this rank's parts of them; returns where they are, and the files' digests."""
     if not tensors:
         return [], {}
     from merlin.train.distributed_parts import write_parts  # imported late: loading it takes two seconds
@@ -168,7 +168,7 @@ def _write_parts(
 
 
 def _read_parts(directory: Path, parts: list[Part], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors on the CPU; those that are distributed in `like` as new ones that are distributed in the same way."""
+    """Read tensors to the CPU; those distributed in `like` become new ones, distributed in the same way."""
     if any(map(_is_distributed, like.values())):
         from merlin.train.distributed_parts import read_distributed_parts
 

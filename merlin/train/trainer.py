@@ -220,7 +220,7 @@ class Trainer:
         return self._means(sums, count)
 
     def _means(self, sums: Mapping[str, Tensor], count: int) -> dict[str, float]:
-        """Over the samples of all ranks, of which one may have had none."""
+        """The means over the samples of all ranks, of which some may have had none."""
         ranks = self.mesh.data
         names = sorted(self.trainee.directions()) if ranks.size > 1 else list(sums)
         zero = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -285,14 +285,17 @@ class Trainer:
         self._losses.bad_steps = bad_steps
 
     def values(self, parts: Sequence[str] = ("all",)) -> Tensor:
-        """What is averaged of named parts, as a copy on the CPU (n,): see `flat`. All ranks have to call it."""
+        """The values of named parts that trainers average, as a copy on the CPU (n,): see `flat`.
+
+        All ranks have to call it.
+        """
         self._learner.parallel.sync_buffers()
         return self._learner.values(self._learner.keys_of(parts))
 
     def take_values(self, values: Tensor, parts: Sequence[str] = ("all",), *, is_sound: bool = True) -> None:
-        """Take over a mean (n,) of what `values` gave; `is_sound`: the own model is in it. All ranks have to call it.
+        """Take over a mean (n,) of what `values` gave; with `is_sound`, this trainer's own values are in it.
 
-        Raises TrainingError if it does not fit the model.
+        All ranks have to call it. Raises TrainingError if the mean does not fit the model.
         """
         self._learner.take_values(values, self._learner.keys_of(parts))
         if not is_sound:

@@ -33,7 +33,7 @@ class Widths(Struct, frozen=True):
 
 
 def is_allowed(capacity: float, configured: float) -> bool:
-    """True if a model may become as wide or as narrow."""
+    """True if a model may become this wide or narrow."""
     return configured / MOST <= capacity <= configured * MOST
 
 

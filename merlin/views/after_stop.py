@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from merlin.errors import command_line
 
-LIMITS = ("max_failures:", "canary:")  # how the reasons begin that failures of before bring about again
+LIMITS = ("max_failures:", "canary:")  # how stop reasons begin that old failures bring about again
 
 
 def next_commands(workspace: str, stop_reason: str, *, has_failed: bool) -> list[str]:

@@ -1,4 +1,4 @@
-"""An answer that takes time is asked for in a thread, and the last one is shown meanwhile."""
+"""Asks in a thread for an answer that takes time; the last answer is shown meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Background(Generic[T]):
     """Asks again when the last answer is old. Any thread may use it."""
 
     def __init__(self, ask: Callable[[], T], *, every_s: float, times_as_long: float) -> None:
-        """`ask` may take seconds; it is called again `times_as_long` as long after it as it took, or later."""
+        """`ask` may take seconds; then it rests for `every_s`, or `times_as_long` its duration if that is more."""
         self._ask, self._every_s, self._times_as_long = ask, every_s, times_as_long
         self._changed = threading.Condition()
         self._is_asking = False
@@ -22,7 +22,7 @@ class Background(Generic[T]):
         self._answer: T | None = None
 
     def latest(self, wait_s: float = 0.0) -> T | None:
-        """The last answer. If there is none yet, it waits so long for the first; None: there is still none."""
+        """The last answer. Without one, wait up to `wait_s` seconds for the first; None: there is still none."""
         with self._changed:
             if not self._is_asking and time.monotonic() >= self._due:
                 self._is_asking = True
@@ -45,11 +45,11 @@ class Background(Generic[T]):
                 self._changed.notify_all()
 
     def again(self) -> None:
-        """What has been asked so far may have changed: ask with the next call."""
+        """Ask anew with the next call, because the last answer may have changed."""
         with self._changed:
             self._due = 0.0
 
     def forget(self) -> None:
-        """What was asked so far is wrong now: show nothing until it was asked again."""
+        """Drop the last answer, which is wrong now, and ask anew with the next call."""
         with self._changed:
             self._due, self._answer = 0.0, None

@@ -1,4 +1,4 @@
-"""What a study has cost: core-hours by step, those that were of no use and why, and what was held and stood idle."""
+"""What a study has cost: core-hours by step, which of them were of no use and why, and what was held but idle."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class StepCost(Struct, frozen=True, kw_only=True):
     interrupted_h: float  # cut off by the walltime, a lost worker, or a stop
     rerun_h: float  # ended ok, and were run again
     gpu_h: float  # GPU-hours, of all of it
-    requested_h: float | None  # by the step's walltime; None if it has none
+    requested_h: float | None  # what the step's walltime asked for; None if it has none
 
     @property
     def wasted_h(self) -> float:
@@ -202,13 +202,13 @@ def _note_worker(entry: LedgerEntry, cores: int, seconds: float, busy: _Busy) ->
     busy.spells.append(
         Spell(host=writer.host, started=header.started, ended=header.ended, core_s=cores * header.elapsed_s)
     )
-    if not writer.worker.startswith(WORKER_PREFIX):  # a batch job is there for its tasks alone
+    if not writer.worker.startswith(WORKER_PREFIX):  # a step's own batch job is never idle
         busy.slot_s += cores * seconds
         busy.last[writer] = max(busy.last.get(writer, 0.0), header.ended)
 
 
 def _there_s(study: Workspace, state: Replay, busy: _Busy, now: float) -> float:
-    """For how many seconds workers were there, a core each: those of a local run from its start to its end."""
+    """For how many seconds workers were there, a core each; workers of a local run from its start to its end."""
     sessions: dict[str, list[Writer]] = {}
     for writer in busy.last:
         sessions.setdefault(writer.session, []).append(writer)

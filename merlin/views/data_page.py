@@ -119,7 +119,7 @@ def _side_by_side(pictures: list[Array]) -> Array:
 
 
 def _stamp(directory: Path) -> tuple[int, int, int]:
-    """Another one when the data set was replaced; that there is none, `open_shards` says."""
+    """A stamp that changes when the data set is replaced; a missing one is reported by `open_shards`."""
     try:
         found = (directory / MANIFEST_NAME).stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the queues of some workers demand: the work that is left on them, and who is at it."""
+"""What the queues of some workers demand: the work that is left on them, and the workers that do it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Demand(Struct, frozen=True, kw_only=True):
     busy_s: float  # of the tasks that have ended
     needs_s: Mapping[str, float]  # by step: what a worker must have left of its walltime
     workers: tuple[WorkerInfo, ...]  # alive, on these queues
-    bad_nodes: frozenset[str]  # that get nothing of one of the studies
+    bad_nodes: frozenset[str]  # nodes that at least one study sends nothing to
 
 
 class QueueDemand:

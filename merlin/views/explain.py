@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from merlin.batch.job_records import JobRecord, JobRecords
 from merlin.batch.jobs import SchedulerClient
-from merlin.batch.registry import installed, scheduler_of
+from merlin.batch.registry import installed, to_ask
 from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, MerlinError, command_line
@@ -75,8 +75,8 @@ class StudyExplanation(Struct, frozen=True, kw_only=True):
 def obstacles_of(workspace: Workspace) -> tuple[Obstacle, ...]:
     """What keeps more of a study, and of its extensions, from running; nothing if all goes well.
 
-    What passes by itself is left out. It takes a few seconds at most, also if a server does not answer: then that is
-    the obstacle. Batch schedulers are not asked.
+    Obstacles that pass by themselves are left out. It takes a few seconds at most, even if a server does not answer:
+    then that is the obstacle. Batch schedulers are not asked.
     """
     found = explain_study(workspace, is_thorough=False).obstacles
     return tuple(each for each in found if not each.is_normal)
@@ -85,7 +85,7 @@ def obstacles_of(workspace: Workspace) -> tuple[Obstacle, ...]:
 def explain_study(workspace: Workspace, *, is_thorough: bool = True) -> StudyExplanation:
     """Look at everything that may keep the study, and its extensions, from running.
 
-    What is thorough also asks the batch scheduler, and writes a small file to see whether there is room.
+    If thorough, it also asks the batch scheduler, and writes a small file to see whether there is room.
 
     Raises LedgerError.
     """
@@ -95,7 +95,7 @@ def explain_study(workspace: Workspace, *, is_thorough: bool = True) -> StudyExp
         found += [_named(each, facts.workspace.member) for each in obstacles(facts)]
     if any(facts.is_published and facts.missing for facts in members):
         found += _of_worker_jobs(workspace, members, is_thorough)
-    unique = dict.fromkeys(found)  # a server that does not answer is none for study and extension alike
+    unique = dict.fromkeys(found)  # study and extensions report the same dead server
     return StudyExplanation(members=members, obstacles=tuple(sorted(unique, key=lambda each: each.is_normal)))
 
 
@@ -127,9 +127,7 @@ def worker_job_records(path: Path) -> list[JobRecord]:
 
 def hurried_clients() -> list[SchedulerClient]:
     """The batch schedulers of this machine, which have little time to answer."""
-    found = {scheduler_of(name).programs[:1]: scheduler_of(name) for name in installed()}
-    found.pop((), None)
-    return [SchedulerClient(each, limit_s=SCHEDULER_S) for each in found.values()]
+    return [SchedulerClient(each, limit_s=SCHEDULER_S) for each in to_ask(installed())]
 
 
 # ------------------------------------------------------------------------------------------ of workers

@@ -33,7 +33,7 @@ class Forecast(Struct, frozen=True, kw_only=True):
 
     name: str
     workspace: str
-    num_samples: int | None  # None also without columns: the study has no samples
+    num_samples: int | None  # None: unknown; or, if `columns` is empty, there are none
     columns: tuple[str, ...]
     num_tasks: int | None
     num_directories: int | None

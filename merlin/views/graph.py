@@ -48,7 +48,7 @@ def graph_of(plan: Plan) -> list[Node]:
 
 
 def _node(plan: Plan, step: str, instances: list[StepInstance], steps: dict[str, str]) -> Node:
-    # what a manifest waits for besides its shards is no flow of data
+    # a manifest also waits for other steps, but gets data only from its shards
     edges = [edge for i in instances if i.kind is not StepKind.MANIFEST for edge in i.edges]
     return Node(
         step=step,

@@ -32,11 +32,11 @@ class LiveStudy(Struct, frozen=True):
     workers: LiveWorkers | None  # of a published study that runs
     start: str  # the commands that start workers, of a published study that runs
     jobs: tuple[StepJobCounts, ...] = ()  # of steps that have batch jobs of their own
-    is_settled: bool = False  # nobody has it, so that it is the same as long as its files are
+    is_settled: bool = False  # no run and no worker has it, so it changes only when its files change
 
 
 class AskServers:
-    """Asks the configured servers when it has to, and once; what went wrong then goes wrong at once the next time."""
+    """Asks the configured servers only when needed, and only once; a failure is raised again at once next time."""
 
     def __init__(self) -> None:
         self._servers: Servers | None = None
@@ -59,7 +59,7 @@ class AskServers:
 
 
 def live_study(workspace: Workspace, servers: AskServers | None = None) -> LiveStudy:
-    """The snapshot, with what the servers know of a published study; `servers`: of several studies asked at once."""
+    """The snapshot, with what the servers know of a published study; `servers` may be shared by several studies."""
     now = time.time()
     facts = read_facts(workspace)
     jobs = _step_jobs(workspace)
@@ -91,7 +91,7 @@ def ask_workers(workspace: Workspace, config: Config) -> LiveWorkers | None:
 
 
 def running_tasks(workspace: Workspace) -> list[RunningTasks]:
-    """What workers run of a study that was published, and of its extensions.
+    """What workers run at present of a published study and of its extensions.
 
     Raises ConfigError or ExecutionError if those who know it cannot be asked.
     """
@@ -125,9 +125,9 @@ def _step_jobs(workspace: Workspace) -> tuple[StepJobCounts, ...]:
 
 
 def published_members(workspace: Workspace) -> list[Workspace]:
-    """Those of a study and its extensions that workers have; the study itself if there are none.
+    """The study and the extensions that workers have; the study itself if workers have none of them.
 
-    Raises WorkspaceError if a command runs one of them itself: Ctrl-C there is the way to end it.
+    Raises WorkspaceError if a command runs one of them itself: only Ctrl-C in that command ends it.
     """
     studies = shown_together(workspace)
     found = [study for study in studies if is_published(replay(study.ledger_dir, study.plan))]

@@ -13,7 +13,7 @@ from merlin.views.study_ledgers import Member
 
 
 def local_workers(member: Member, now: float) -> tuple[WorkerLine, ...]:
-    """Those of the last run that are alive, as far as this host can see; what each runs the ledger says afterwards."""
+    """The workers of the last run that this host sees alive; the ledger says what each ran only afterwards."""
     writers = [
         (writer, segment.path.name)
         for segment in member.state.segments

@@ -27,7 +27,7 @@ class LogFile(Struct, frozen=True, kw_only=True):
     """A file that may not be there yet."""
 
     path: Path
-    is_shared: bool = False  # of a worker, with what it printed for other samples
+    is_shared: bool = False  # the log of a worker, which also has what it printed for other samples
 
 
 class TaskLog(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,7 @@ class TaskLog(Struct, frozen=True, kw_only=True):
     task: int
     sample_id: int | None
     outcome: str  # ok, failed, skipped or missing
-    worker: str  # that ran it last, or ""
+    worker: str  # the worker that ran it last, or ""
     host: str
     cause: str  # of a failure
     tail: str  # the end of its stderr or traceback, where the ledger has kept it
@@ -50,7 +50,7 @@ class TaskLogs:
     """The logs of a sample's tasks, or of steps that run once, followed over time."""
 
     def __init__(self, workspace: Workspace, sample: int | None, steps: Collection[str]) -> None:
-        """Raises UsageError if the study has no such sample, or without one for a step that runs per sample."""
+        """Raises UsageError if the study has no such sample, or if a step runs per sample and `sample` is None."""
         studies = shown_together(workspace)
         if sample is None:
             self._tasks = _tasks_of_steps(studies, steps)
@@ -107,7 +107,7 @@ class FailureLogs:
         self._known: set[tuple[str, int, float]] = set()
 
     def new(self) -> Iterator[TaskLog]:
-        """Those that have failed since the last call."""
+        """The logs of tasks that have failed since the last call."""
         if not self._state.update() and self._known:
             return
         for found in self._state.failures(self._ids):
@@ -169,7 +169,7 @@ def _log_of(study: Workspace, state: Replay, instance: StepInstance, task: int) 
 
 
 def files_of(study: Workspace, instance: StepInstance, task: int, worker: str) -> tuple[LogFile, ...]:
-    """The files that a task prints into: of a script its own, also before they are there."""
+    """The files that a task prints into; those of a script also before they exist."""
     if instance.kind is StepKind.FUNCTION:
         folder = study.instance_dir(instance) / LOGS
         return (LogFile(path=folder / f"{worker}.out", is_shared=True),) if worker else ()

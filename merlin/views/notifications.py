@@ -1,4 +1,4 @@
-"""Who is told of what about a study, what they were told so far, and whether they can be reached."""
+"""Who gets which notices about a study, which were sent so far, and whether the recipients can be reached."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TimeTold(Struct, frozen=True, kw_only=True):
 
     event: str
     time: float | None  # epoch seconds
-    error: str  # why nobody was told, or ""
+    error: str  # why the notice was not sent, or ""
 
 
 class NotifyLine(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class NotifyLine(Struct, frozen=True, kw_only=True):
 
 
 class Tried(Struct, frozen=True, kw_only=True):
-    """What became of a test message; `error` says why nobody was told."""
+    """What became of a test message; `error` says why it was not sent."""
 
     line: NotifyLine
     error: str

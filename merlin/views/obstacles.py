@@ -44,7 +44,7 @@ def obstacles(facts: StudyFacts) -> Iterator[Obstacle]:
 
 
 def _of_end(facts: StudyFacts) -> Iterator[Obstacle]:
-    """Every task has an outcome. What failed could run again, and what was skipped with it."""
+    """Every task has an outcome: failed tasks, and tasks skipped because of them, could run again."""
     path = facts.workspace.path
     skipped = sum(counts.skipped for counts in facts.counts.values())
     if facts.failed or skipped:
@@ -152,7 +152,7 @@ def of_bad_node(path: object) -> str:
 
 
 def _of_step_jobs(facts: StudyFacts) -> Iterator[Obstacle]:
-    """Batch jobs of steps that wait, cannot be submitted, or are as many as may be."""
+    """Batch jobs of steps that wait, cannot be submitted, or have reached their highest number."""
     for counts in count_jobs(facts.step_jobs):
         step = facts.workspace.instance(counts.instance).step
         if counts.pending:
@@ -231,7 +231,7 @@ def _of_dependencies(facts: StudyFacts) -> Iterator[Obstacle]:
 
 
 def sources_of(instance: StepInstance, facts: StudyFacts) -> Iterator[StepInstance]:
-    """What a step instance depends on and has not ended."""
+    """The step instances that an instance depends on and that have not ended."""
     for edge in instance.edges:
         if facts.counts[edge.source].missing:
             yield facts.workspace.instance(edge.source)
@@ -242,7 +242,7 @@ def _look_at(facts: StudyFacts, steps: list[str]) -> str:
 
 
 def ready_by_step(facts: StudyFacts) -> dict[str, int]:
-    """Tasks that could run now, or do, by step."""
+    """The number of tasks that could run now or do run, by step."""
     found: dict[str, int] = {}
     for instance in facts.workspace.plan.instances:
         counts = facts.counts[instance.id]
@@ -256,7 +256,7 @@ def startable(counts: TaskCounts) -> int:
 
 
 def _of_local_workers(facts: StudyFacts) -> Iterator[Obstacle]:
-    """A run on one machine: more tasks are ready than it has workers."""
+    """The obstacle of a run on one machine: more tasks are ready than it has workers."""
     ready = {
         step: num
         for step, num in ready_by_step(facts).items()

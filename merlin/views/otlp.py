@@ -1,4 +1,4 @@
-"""Hands the spans of a study to a collector of OpenTelemetry, or writes them as it would get them in JSON."""
+"""Sends the spans of a study to a collector of OpenTelemetry, or writes them as the same JSON to a file."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _url(endpoint: str) -> str:
 
 
 class _Made:
-    """Makes the SDK's spans of ours."""
+    """Turns our spans into spans of the SDK."""
 
     def __init__(self, workspace: Workspace) -> None:
         from opentelemetry.sdk.resources import Resource

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 OUTCOMES = ("ok", "failed", "skipped", "missing")
 OK, FAILED, SKIPPED, MISSING = range(4)  # indices into OUTCOMES
 
-# by value of a run map, which is a byte: interrupted tasks are missing, as those without any record are
+# by value of a run map, which is a byte; interrupted tasks count as missing, like tasks without any record
 _INDEX = np.full(256, MISSING, np.int8)
 _INDEX[Outcome.OK], _INDEX[Outcome.SKIPPED] = OK, SKIPPED
 _INDEX[list(FAILURES)] = FAILED

@@ -38,8 +38,8 @@ POLL_S = 0.1
 class Outstanding(Struct, frozen=True, kw_only=True):
     """What is left of a study on some queues, in seconds of slots: a task of two cores takes two slots."""
 
-    num_startable: int  # slots for the tasks that could run now, or do
-    left_s: float  # of the tasks whose steps have told how long they take
+    num_startable: int  # slots for the tasks that could run now or do run
+    left_s: float  # only for steps of which some task has ended, so that their time is known
     is_known: bool  # a task has ended, so that `left_s` means something
     busy_s: float  # of the tasks that have ended
     needs_s: Mapping[str, float]  # by step: what a worker must have left of its walltime; 0: not known
@@ -50,7 +50,7 @@ def _startable(counts: TaskCounts) -> int:
 
 
 def slots_of(need: Need, workers: Collection[WorkerInfo]) -> float:
-    """How many slots of these workers a task takes: what it leaves no room for, no other task gets."""
+    """How many slots of these workers a task takes, with slots that stay idle because no further one fits."""
     able = [worker for worker in workers if num_that_fit([worker], need)]
     if not able:
         return float(need.cores)
@@ -64,7 +64,7 @@ def _need_s(instance: StepInstance, spread: Spread) -> float:
 
 
 class PublishedStudy:
-    """Looks at the study anew with every call.
+    """A study that was published; each call looks at it anew.
 
     Raises LedgerError if the ledger cannot be read; methods other than `look` raise ExecutionError if Redis does not
     answer.
@@ -134,7 +134,7 @@ class PublishedStudy:
         )
 
     def settle(self) -> None:
-        """See to it that the end is written down, even if no worker is left to do it."""
+        """Make sure that the end of the study is recorded, even if no worker is left to do it."""
         from merlin.execution.distributed.control import record_end  # heavy, and needed once
 
         until = time.monotonic() + SETTLE_S
@@ -147,7 +147,7 @@ class PublishedStudy:
     def republish(self) -> str:
         """Publish the study again, because Redis does not hold it any more; returns what was done, in words.
 
-        Raises ExecutionError if the servers do not let it, WorkspaceError if somebody else is at it.
+        Raises ExecutionError if the servers prevent it, WorkspaceError if another process does it already.
         """
         from merlin.execution.distributed.open_study import open_study  # heavy, and rarely needed
 
@@ -178,7 +178,7 @@ class PublishedStudy:
         return counts
 
     def _of_last_run(self) -> dict[str, str]:
-        """The nodes that get nothing more of it, and the steps that showed it."""
+        """The nodes that get no more tasks of the study, each with the step that showed it to be bad."""
         if self._bad_nodes[0] != self._replay.num_records:
             self._bad_nodes = self._replay.num_records, quarantined_nodes(self._replay)
         return self._bad_nodes[1]

@@ -41,7 +41,7 @@ class RerunStep(Struct, frozen=True, kw_only=True):
 
     step: str
     chosen: int
-    others: int  # because they saw what chosen tasks made, or made files that these need and that are gone
+    others: int  # they used results of chosen tasks, or made files that chosen tasks need and that are gone
 
 
 class Rerun(Struct, frozen=True, kw_only=True):
@@ -58,9 +58,9 @@ class Rerun(Struct, frozen=True, kw_only=True):
 
 
 def reruns(workspace: Workspace, choice: Choice) -> list[Rerun]:
-    """What would run again of a study and its extensions; those of which nothing would are left out.
+    """What would run again of a study and its extensions; a member without such tasks is left out.
 
-    Raises UsageError for a condition that cannot be decided, and for samples or a group of failures that there are not.
+    Raises UsageError for a condition that cannot be decided, and for unknown samples or groups of failures.
     """
     studies = shown_together(workspace)
     if choice.samples:
@@ -118,7 +118,7 @@ def _both(one: Mapping[str, list[Range]], other: Mapping[str, list[Range]]) -> T
 
 
 def _rerun(study: Workspace, chosen: Tasks, stale: Tasks) -> Rerun:
-    """`stale`: what the study before has made for these tasks is made again."""
+    """What would run again of one member; `stale`: its tasks that used what is made again elsewhere."""
     outcomes = replay(study.ledger_dir, study.plan).outcomes
     both = {id: merged([*chosen.get(id, ()), *stale.get(id, ())]) for id in (*chosen, *stale)}
     again = tasks_to_rerun(study.plan, outcomes, both, HasFiles(study, outcomes)) if both else {}
@@ -169,7 +169,7 @@ class HasFiles:
 
 
 def _require_samples(studies: Sequence[Workspace], samples: Sequence[Range]) -> None:
-    """Raise UsageError if the study and its extensions lack one of these samples; their ids follow each other."""
+    """Raise UsageError if the study and its extensions lack one of these samples; sample ids have no gaps."""
     numbered = [study.plan.samples for study in studies if study.plan.samples is not None]
     if not numbered:
         raise UsageError(f"{studies[0].path} has no samples; choose its tasks by --step or --where")
@@ -181,7 +181,7 @@ def _require_samples(studies: Sequence[Workspace], samples: Sequence[Range]) -> 
 
 
 def _require_groups(studies: Sequence[Workspace], choice: Choice) -> None:
-    """Raise UsageError for the id of a group that there is not."""
+    """Raise UsageError for the id of an unknown group."""
     for group in choice.groups:
         if not any(failed_tasks(study, groups=[group]) for study in studies):
             raise UsageError(

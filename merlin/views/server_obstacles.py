@@ -16,7 +16,7 @@ from merlin.views.study_facts import Handed, OnServers, StudyFacts
 from merlin.views.ways_to_start import ways_to_start
 
 MAX_NAMED = 3  # leases of silent workers
-LATE_S = 10.0  # an offer that nobody takes for so long, though there are free slots
+LATE_S = 10.0  # an offer is late if nobody takes it for so long, although there are free slots
 
 
 def of_servers(facts: StudyFacts) -> Iterator[Obstacle]:
@@ -101,7 +101,7 @@ def _of_versions(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
 
 
 def _of_leases(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
-    """Tasks that a worker holds which has fallen silent."""
+    """Tasks that are held by a worker which has fallen silent."""
     silent = [each for each in servers.handed if each.worker and is_silent(servers.worker(each.worker))]
     for each in silent[:MAX_NAMED]:
         yield Obstacle(
@@ -124,7 +124,7 @@ def _of_silence(each: Handed) -> str:
 
 
 def is_silent(worker: WorkerInfo | None) -> bool:
-    """It has missed more than one beat, or has gone."""
+    """True if the worker has missed more than one beat, or is gone."""
     return worker is None or worker.age_s > 2 * BEAT_S
 
 
@@ -148,7 +148,7 @@ def tasks_of(chunk: Chunk | RunningChunk) -> str:
 
 
 def _of_work(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
-    """What the owner says about steps that wait for other workers than there are: time, cores, GPUs."""
+    """What the owner says about steps that need workers with more time, cores or GPUs than there are."""
     bad = {why_quarantined(node, step) for node, step in facts.bad_nodes.items()}
     reasons = dict.fromkeys(reason for entry in servers.work for reason in entry.waiting)
     start = ways_to_start(facts.workspace.plan, facts.workspace.path)

@@ -10,7 +10,7 @@ from merlin.errors import ExecutionError
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.redis_registry import RedisRegistry
 
-PATIENCE_S = 10.0  # for a server that has to answer; one that is only looked at has `TIMEOUT_S`
+PATIENCE_S = 10.0  # for a server that has to answer; a server that is only inspected gets `TIMEOUT_S`
 
 
 def require_reachable(config: Config, *, hint: str = "") -> list[str]:

@@ -29,7 +29,7 @@ class Servers:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        reach = check_endpoint(config.backend)  # which is patient for a shorter time than who works with it
+        reach = check_endpoint(config.backend)  # it waits for a shorter time than a client does
         if not reach.ok:
             raise ExecutionError(f"{reach.detail}\n  {reach.hint}" if reach.hint else reach.detail)
         self._backend = RedisBackend(config, make_client(config.backend), lease_s=0.0)
@@ -69,7 +69,7 @@ def live_workers(
     work: list[OpenWork],
     config: Config | None,
 ) -> LiveWorkers:
-    """What the workers of this user do for one study; `work`: what its owner wants of them."""
+    """What the workers of this user do for one study; `work`: the open work that its owner has announced."""
     served = {worker.name: served_queues(worker, config) for worker in workers}
     queues = {instance.queue for instance in plan.instances}
     ours = [worker for worker in workers if queues & served[worker.name]]

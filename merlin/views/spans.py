@@ -64,7 +64,7 @@ def spans_of(workspace: Workspace) -> Iterator[Span]:
 
 
 class _Times(Struct):
-    """From the first to the last of several things, and how tasks ended in them."""
+    """The time from the first to the last of several chunks or instances, and how their tasks ended."""
 
     start: float = float("inf")
     end: float = 0.0

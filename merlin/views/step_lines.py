@@ -23,7 +23,7 @@ class StepLine(OutcomeCounts, frozen=True, kw_only=True):
     queue: str
     instances: int
     running: int  # chunks on workers; an estimate for a run on one machine
-    on_failed_input: int  # of those that ran: tasks that depend on a failure which let them
+    on_failed_input: int  # tasks that ran on failed input: the failure lets later tasks run
     filtered: int | None  # of an aggregate that has finished: samples that a `valid:` condition rejected
     rate: float | None  # tasks per second that ended in the last minute
     eta_s: float | None
@@ -113,7 +113,7 @@ def _line(statuses: Sequence[StepStatus], *, kind: str, filtered: int | None) ->
 
 
 def sum_of(etas: Sequence[Eta | None]) -> Eta | None:
-    """The time until all are over, one after another; None if one of them is not known."""
+    """The time until all of these have ended, one after another; None if one of them is not known."""
     known = [eta for eta in etas if eta is not None]
     if len(known) < len(etas):
         return None
@@ -126,7 +126,7 @@ def sum_of(etas: Sequence[Eta | None]) -> Eta | None:
 
 
 def step_edges(plan: Plan) -> tuple[StepEdge, ...]:
-    """How the steps follow one another."""
+    """Which step comes after which."""
     return tuple(
         StepEdge(source=source, target=node.step, kind=kind)
         for node in graph_of(plan)

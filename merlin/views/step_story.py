@@ -22,8 +22,8 @@ class StepStory(OutcomeCounts, frozen=True, kw_only=True):
     step: str
     queue: str
     kind: str
-    ready: int  # could run now, or do
-    waiting: int  # for other steps
+    ready: int  # tasks that could run now or do run
+    waiting: int  # tasks that wait for other steps
     running: int | None  # chunks; None: a run on one machine does not tell
     num_workers: int | None  # on its queue; None: not known, or it needs none
     needs: str  # of each task

@@ -46,7 +46,7 @@ class TaskStory(Struct, frozen=True, kw_only=True):
     instance: str
     task: int
     outcome: str  # ok, failed, skipped or missing
-    why: str  # it failed, was skipped, or has not run yet
+    why: str  # why it failed, was skipped, or has not run yet
     remedy: str
     history: tuple[Try, ...]  # in the order in which they count; the last one does
     directory: str  # "" if there is none
@@ -100,9 +100,9 @@ class _Teller:
         self._sample = sample
 
     def tasks(self, task: int) -> Iterator[TaskStory]:
-        """Of the sample, and of the shards that hold its rows."""
+        """The tasks of the sample, and of the shards that hold its rows."""
         for instance in self._study.plan.instances:
-            if instance.per_sample and instance.kind in (StepKind.CMD, StepKind.FUNCTION):
+            if instance.per_sample and instance.kind.runs_user_code:
                 yield self._task(instance, task)
             elif instance.kind is StepKind.AGGREGATE and instance.aggregate is not None:
                 for source in instance.aggregate.sources:
@@ -157,7 +157,7 @@ class _Teller:
         return cause or "nothing that it depends on ended ok", command_line("failures", self._study.path)
 
     def _why_missing(self, instance: StepInstance, task: int) -> tuple[str, str]:
-        """What it waits for."""
+        """What the task waits for, and the command that may help."""
         waits = list(self._waits_for(instance, task))
         if waits:
             return f"it waits for {', and '.join(waits)}", ""
@@ -181,7 +181,7 @@ class _Teller:
         return "it is ready, and nobody runs the study", command_line("restart", self._study.path)
 
     def _why_not_ended(self, instance: StepInstance, task: int) -> str:
-        """Of a task that a run on one machine has, which does not tell what its workers do."""
+        """How far a task of a run on one machine is, by its output: such a run does not report it."""
         written = []
         for file in files_of(self._study, instance, task, ""):
             with suppress(OSError):
@@ -217,7 +217,7 @@ def history_of(state: Replay, instance: str, task: int) -> Iterator[Try]:
 
 
 def _decided(record: RangeRecord, entry: LedgerEntry) -> Try:
-    """An outcome that no worker has reported."""
+    """A try for an outcome that was decided for a range of tasks, and that no worker has reported."""
     name = "reset" if record.outcome == RESET else Outcome(record.outcome).name.lower()
     return Try(
         outcome=name,

@@ -110,7 +110,7 @@ class StudyFacts(Struct, frozen=True, kw_only=True):
     trouble: tuple[str, str]  # why they could not be asked, and what to do
     step_jobs: tuple[StepJob, ...]  # batch jobs that steps have of their own
     waiting: tuple[Waiting, ...]
-    bad_nodes: Mapping[str, str]  # and the steps that showed it
+    bad_nodes: Mapping[str, str]  # bad node -> the step that showed it
     lacking: Mapping[str, str]  # by step: what its tasks need and this machine does not have
     disk: Disk | None
 
@@ -124,7 +124,7 @@ class StudyFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def is_running(self) -> bool:
-        """Somebody works on it, or would if there were something to do."""
+        """True if somebody works on the study, or would do so if there were something to do."""
         if self.holder is not None:
             return not self.holder.is_suspended
         return self.is_published and self.servers is not None and self.servers.is_held
@@ -146,7 +146,7 @@ def facts_of(
     asks_servers: bool = False,
     tries_disk: bool = False,
 ) -> StudyFacts:
-    """Ask everybody but the batch scheduler. It takes a few seconds at most, whatever hangs but the file system.
+    """Ask everything except the batch scheduler. It takes a few seconds at most, unless the file system hangs.
 
     The servers are asked about a study that workers have; with `asks_servers` in any case, if there are some. With
     `tries_disk`, a small file is written and removed, which shows whether a quota is full.
@@ -227,7 +227,7 @@ def _on_servers(workspace: Workspace, config: Config) -> OnServers:
 
 
 def _memory_full(client: object) -> str:
-    """How full Redis is, if it is; "" also where it may not be asked."""
+    """How full Redis is; "" if it is not full, or where this may not be asked."""
     import redis
 
     with suppress(redis.ResponseError):
@@ -239,7 +239,7 @@ def _memory_full(client: object) -> str:
 
 
 def _waiting(state: Replay, holder: Holder | None, now: float) -> Iterable[Waiting]:
-    """What waits for its delay. A run on this machine counts its time since the boot, an owner in epoch seconds."""
+    """Tasks that wait for their delay. A run on this machine counts seconds since the boot, an owner epoch seconds."""
     sessions = {entry.writer.session for entry in state.event_entries()}
     session = max(sessions, key=lambda name: session_start(name, 0.0), default="")
     if not session:
@@ -291,7 +291,7 @@ def _disk(workspace: Workspace, tries: bool) -> Disk | None:
 
 
 def _refusal(workspace: Workspace) -> str:
-    """Why the file system takes no file of ours; "" also where others may write, and we may not."""
+    """Why there is no room for a file of ours; "" if there is room, or if only permission is lacking."""
     path = temporary_name(workspace.info / "room")
     try:
         with path.open("xb") as file:

@@ -30,7 +30,7 @@ from merlin.workspace.directory import (
 )
 
 _ENDS = (("ok", Outcome.OK), ("failed", Outcome.FAILED), ("skipped", Outcome.SKIPPED))
-MAX_GAP = 2000  # tasks that are looked at for nothing, so that those around them are looked at together
+MAX_GAP = 2000  # ranges with at most so many unwanted tasks between them are read together
 
 
 class Member:
@@ -44,7 +44,7 @@ class Member:
         self.facts = TallyFacts(self.state, self.tally)
         self._runs: dict[str, tuple[int, OutcomeRuns]] = {}
         self._indices: dict[str, RecordIndex] = {}
-        self._missing: tuple[object, int] = None, 0  # as of which records
+        self._missing: tuple[object, int] = None, 0  # state of the records -> missing tasks
         self._stamp = _stamp(workspace.plan_path)
 
     @property
@@ -227,7 +227,7 @@ class StudyLedgers:
         raise WorkspaceError(f"the study has no step instance {key!r}")
 
     def find_task(self, key: str, task: int) -> tuple[Member, StepInstance]:
-        """The same, if it has this task. Raises WorkspaceError if not."""
+        """The instance with this `Member.key`. Raises WorkspaceError if there is none, or no such task."""
         member, instance = self.find_instance(key)
         if not 0 <= task < instance.num_tasks:
             raise WorkspaceError(f"{key} has the tasks 0 to {instance.num_tasks - 1}, and not {task}")
@@ -247,7 +247,7 @@ def _windows(ranges: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
 
 
 def _stamp(plan_path: Path) -> tuple[int, int, int] | None:
-    """Another one if the plan was replaced; None if there is none."""
+    """A stamp that changes when the plan is replaced; None if there is no plan."""
     try:
         found = plan_path.stat()
     except OSError:
@@ -256,5 +256,5 @@ def _stamp(plan_path: Path) -> tuple[int, int, int] | None:
 
 
 def _prepared(path: Path) -> Workspace | None:
-    """The extension that lies there; None as long as its preparation has not finished."""
+    """The extension in this directory; None as long as its preparation has not finished."""
     return open_workspace(path) if (path / INFO_DIR / PLAN_NAME).is_file() else None

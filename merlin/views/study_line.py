@@ -79,7 +79,7 @@ class SettledLines:
 
 
 def stamp_of(workspace: Path) -> str:
-    """What changes when anything happens to a study, or to an extension of it; "" if it cannot be told."""
+    """A stamp that changes when anything happens to a study or its extensions; "" if it is not known."""
     infos = [each / INFO_DIR for each in (workspace, *extension_paths(workspace))]
     try:
         ledgers = [ledger for info in infos for ledger in ledgers_in(info)]

@@ -95,12 +95,12 @@ class StudyView:
 
     @contextmanager
     def ledgers(self) -> Iterator[StudyLedgers]:
-        """The ledgers as they are now, for nobody else meanwhile. Raises WorkspaceError and LedgerError."""
+        """The ledgers as they are now, locked for others meanwhile. Raises WorkspaceError and LedgerError."""
         with self._lock:
             self._ledgers.update()
             try:
                 yield self._ledgers
-            except LedgerError:  # it has changed under us
+            except LedgerError:  # the ledger has changed while it was read
                 self._ledgers.forget()
                 raise
 

@@ -1,6 +1,6 @@
 """What is known of a followed study beyond its ledger: by servers, by the batch scheduler, and from other files.
 
-It takes time to ask them, so it is asked in threads, and what they said last is shown meanwhile.
+Asking takes time, so it is done in threads, and the last answers are shown meanwhile.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SERVERS_S = 2.0  # between two questions to the servers
 JOBS_S = 30.0  # … to the batch scheduler
 FILES_S = 10.0  # between two searches for batch jobs of steps and training runs
 OBSTACLES_S = 5.0
-FIRST_S = 1.0  # that the first look waits for the servers
+FIRST_S = 1.0  # so long the first look waits for the servers
 
 
 class Held(Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerInfo, ...] = ()
     held: Mapping[str, Held] = field(
         default_factory=dict
-    )  # by study id; one is missing that Redis does not hold
+    )  # by study id; a study that Redis does not hold is missing
     queues: tuple[QueueLine, ...] = ()
 
 
@@ -73,20 +73,20 @@ class Surroundings:
         self.workspaces = tuple(workspaces)
         self._client: tuple[Config, Redis] | None = None
         self._description: str | None = None
-        # those that make others wait are asked as often as they answer; those that cost work here, more rarely
+        # asking servers and schedulers costs waiting alone; what costs work on this machine is done more rarely
         self._servers = Background(self._ask_servers, every_s=SERVERS_S, times_as_long=1.0)
         self._jobs = Background(self._ask_jobs, every_s=JOBS_S, times_as_long=1.0)
         self._files = Background(self._look_at_files, every_s=FILES_S, times_as_long=10.0)
         self._obstacles = Background(self._find_obstacles, every_s=OBSTACLES_S, times_as_long=20.0)
 
     def are_of(self, members: Sequence[Member]) -> bool:
-        """True if it asks for these, and no others."""
+        """True if this object asks about exactly these members."""
         return len(members) == len(self.workspaces) and all(
             member.workspace is workspace for member, workspace in zip(members, self.workspaces, strict=True)
         )
 
     def servers(self) -> ServerFacts | None:
-        """Of a published study; None if they have not answered yet."""
+        """What the servers say of a published study; None if they have not answered yet."""
         return self._servers.latest(FIRST_S)
 
     def jobs(self) -> tuple[JobLine, ...]:
@@ -101,7 +101,7 @@ class Surroundings:
         return self._obstacles.latest() or ()
 
     def ask_again(self) -> None:
-        """The state of the study is another one: what was known of it may be wrong."""
+        """Ask anew, because the study's state has changed and earlier answers may be wrong."""
         self._servers.again()
         self._obstacles.forget()
 
@@ -129,7 +129,7 @@ class Surroundings:
         with suppress(MerlinError):  # no scheduler, or it does not answer: `obstacles` says it
             for client in clients():
                 for job in our_jobs(client, workers):
-                    found.append(job_line(job, client.scheduler.name, workers, now))
+                    found.append(job_line(job, client.scheduler.system, workers, now))
         return tuple(found)
 
     def _ask_servers(self) -> ServerFacts:

@@ -7,14 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from merlin.ledger.encode import decode
+from merlin.ledger.entries import Order
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Counts, LedgerEntry, Replay
 from merlin.ledger.segments import DamagedBytes
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.tally import Recent, Sums, Tally
-
-_Order = tuple[float, int, float, int]
 
 
 class TallyFacts:
@@ -27,11 +26,11 @@ class TallyFacts:
     def _clear(self) -> None:
         self._generation = self._tally.generation
         self._num_events = 0
-        self._runs: list[tuple[_Order, EventRecord]] = []  # the events that say how runs began and ended
-        self._last: tuple[_Order, EventRecord] | None = (
-            None  # the last of the others, of which there may be many
+        self._runs: list[tuple[Order, EventRecord]] = []  # the events that say how runs began and ended
+        self._last: tuple[Order, EventRecord] | None = (
+            None  # the last event of any other kind, of which there may be many
         )
-        self._last_records: dict[str, LedgerEntry] = {}  # by segment: of tasks that ran
+        self._last_records: dict[str, LedgerEntry] = {}  # by segment: its last record of tasks that ran
         self._counts: dict[str, Counts] = {}
 
     def update(self, new: Iterable[LedgerEntry]) -> None:
@@ -42,7 +41,7 @@ class TallyFacts:
         for entry in new:
             changed.add(entry.header.instance)
             if entry.header.elapsed_s > 0:
-                self._last_records[entry.segment.path.name] = entry
+                self._last_records[entry.segment.name] = entry
         for instance in changed:
             self._counts[instance] = _users_counts(self._tally.sums[instance].counts)
         events = self._state.event_entries(self._num_events)

@@ -13,14 +13,14 @@ from merlin.workspace.directory import Workspace
 
 
 def kind_of(members: Sequence[Workspace], word: str) -> Literal["step", "sample", "worker"]:
-    """What a word may name, by its form and the plan: what is no step and no number can only be a worker."""
+    """What a word may name, by its form and the plan: if it is no step and no number, only a worker."""
     if any(word in (instance.step, instance.id) for study in members for instance in study.plan.instances):
         return "step"
     return "sample" if word.isdecimal() else "worker"
 
 
 def worker_named(members: Sequence[StudyFacts], word: str) -> str:
-    """The full name of a worker. Raises UsageError for a word that names none, and so nothing of the study."""
+    """The full name of a worker. Raises UsageError for a word that names no worker, and so nothing of the study."""
     workers = known_workers(members)
     name = word.removeprefix("celery@")
     if name in workers:

@@ -24,7 +24,7 @@ MAX_FILES = 200  # that are listed
 MAX_DEPTH = 3
 MAX_ENTRIES = 5000
 MAX_PART_BYTES = 1 << 20
-_FEW = 0.1  # of the characters of a text are no UTF-8, as in a log with names in an old encoding
+_FEW = 0.1  # the share of characters in a text that may be no UTF-8, such as names in an old encoding
 
 FileKind = Literal["script", "log", "text", "image", "data"]
 
@@ -108,7 +108,7 @@ def read_file(
 
 
 def _as_text(data: bytes, *, is_end: bool) -> tuple[str | None, int]:
-    """The text, and of how many bytes it is: a character that is cut off is left for the next part; None: no text."""
+    """The text (None: it is none) and how many bytes it takes: a character cut in two is left for the next part."""
     if b"\0" in data:
         return None, len(data)
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -140,7 +140,7 @@ def open_file(study: StudyView, instance: str, task: int, name: str) -> OpenFile
 
 
 def list_files(folder: TaskFolder) -> tuple[tuple[TaskFile, ...], int]:
-    """The task's files, and how many there are besides; none if it has no directory."""
+    """The task's files, and how many more there are; none if it has no directory."""
     if folder.only:
         return tuple(_named(folder)), 0
     try:
@@ -172,7 +172,7 @@ def kind_of(name: str) -> FileKind:
 
 
 def folder_of(member: Member, instance: StepInstance, task: int) -> TaskFolder:
-    """The directory of a task; of a shard that of its data set; of a function's that of its workers' logs."""
+    """The directory of a task; of a shard, that of its data set; of a function, that of workers' logs."""
     workspace = member.workspace
     if instance.kind is StepKind.AGGREGATE and instance.aggregate is not None:
         shard = instance.aggregate.first_shard + task

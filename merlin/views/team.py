@@ -1,4 +1,4 @@
-"""Who is at a followed study: who decides, and the workers."""
+"""Who works on a followed study: its workers, and which process decides what runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Team(Struct, frozen=True, kw_only=True):
 
 
 def team_of(members: Sequence[Member], servers: ServerFacts | None, now: float) -> Team:
-    """`servers`: of a study that workers have, else None."""
+    """Who works on a study; `servers`: what they say of a study that workers have, else None."""
     for member in members:
         holder = holder_of(member.workspace)
         if holder is not None:

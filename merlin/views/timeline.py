@@ -135,7 +135,7 @@ class _Trace:
             yield {**common, "ph": "e", "ts": self._us(header.ended), "args": {}}
             return
         thread = yield from self._thread(process, writer.host, writer.worker)
-        # slices of a thread may not overlap; what is written together may have begun before the last was written
+        # slices of a thread must not overlap, but a record may have begun before the last record ended
         begin = max(header.started, until.get(thread, 0.0))
         end = until[thread] = max(begin, header.ended)
         yield {**common, "ph": "X", "tid": thread, "ts": self._us(begin), "dur": self._length_us(begin, end)}

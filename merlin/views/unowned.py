@@ -1,4 +1,4 @@
-"""A published study that has no owner, because no worker is left: who watches it tells people that it stalls."""
+"""A published study without an owner, because no worker is left: the command that watches it reports a stall."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ToldOfStalls:
         has_owner: Callable[[], bool],
         say: Callable[[str], object],
     ) -> None:
-        """`has_owner` may raise ExecutionError; `say` is told what could not be sent."""
+        """`has_owner` may raise ExecutionError; `say` gets a message about what could not be sent."""
         self._study, self._workspace, self._has_owner, self._say = study, workspace, has_owner, say
         self._notices: Notices | None = None  # while nobody serves the study
 
@@ -53,7 +53,7 @@ class ToldOfStalls:
             self._notices.step(look.per_step)
 
     def _new_notices(self) -> Notices:
-        """With what others have told meanwhile."""
+        """Notices that also know what other processes have sent meanwhile."""
         workspace = self._workspace
         session = last_session(workspace.ledger_dir)
         found = replay(workspace.ledger_dir, workspace.plan)

@@ -1,6 +1,6 @@
 """Follows a study that others run, until it ends: what `merlin monitor` decides, and the loop that does it.
 
-A `WatchedStudy` says how the study is; the `Watch` makes notes for the display of it and decides what to do.
+A `WatchedStudy` says how the study is; the `Watch` makes notes for the display, and decides what to do.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Look(Struct, frozen=True, kw_only=True):
     short_of_time: tuple[str, ...] = ()  # why steps wait for workers with more time
     bad_nodes: Mapping[str, str] = field(
         default_factory=dict
-    )  # that get nothing, and the steps that showed it
+    )  # bad nodes, which get no tasks -> the step that showed it
 
 
 class WatchedStudy(Protocol):
@@ -49,11 +49,11 @@ class WatchedStudy(Protocol):
     def republish(self) -> str:
         """Publish the study again, because Redis does not hold it any more; returns what was done, in words.
 
-        Raises ExecutionError if the servers do not let it, WorkspaceError if somebody else is at it.
+        Raises ExecutionError if the servers prevent it, WorkspaceError if another process does it already.
         """
 
     def settle(self) -> None:
-        """See to it that the end is written down, even if no worker is left to do it."""
+        """Make sure that the end of the study is recorded, even if no worker is left to do it."""
 
 
 class Watch:
@@ -92,7 +92,7 @@ class Watch:
         return notes + ([] if self.over or look.state == "gone" else self._idle_notes(look, now))
 
     def _loss_notes(self, look: Look, now: float) -> list[str]:
-        """Give workers the time to notice, end what they run, and publish the study themselves."""
+        """Notes about a study that Redis lost; it is republished only if workers do not do that in time."""
         was_gone = self._gone_since is not None
         if look.state != "gone":
             self._gone_since, self.wants_republish = None, False
@@ -124,12 +124,12 @@ class Watch:
         return new
 
     def changed_jobs(self, lines: Sequence[str]) -> list[str]:
-        """Those of the lines about batch jobs of steps that were not said the last time."""
+        """The lines about batch jobs of steps that were not among the lines of the last call."""
         before, self._jobs = self._jobs, set(lines)
         return [line for line in lines if line not in before]
 
     def _idle_notes(self, look: Look, now: float) -> list[str]:
-        """Say so, once, when work waits and nobody is there to do it."""
+        """A note, once, when work waits and no worker is there to do it."""
         if not look.idle_queues:
             self._idle_since, self._has_noted_idle = None, False
             return []
@@ -190,7 +190,7 @@ def sum_by_step(plan: Plan, counts: Mapping[str, TaskCounts]) -> dict[str, TaskC
 
 
 def idle_queues(plan: Plan, counts: Mapping[str, TaskCounts], served: Collection[str]) -> tuple[str, ...]:
-    """Queues with tasks that could run now, or did under a worker that is gone, and nobody who serves them."""
+    """Queues that no worker serves, with tasks that could run now or did run on a worker that is gone."""
     waiting = [
         i.queue for i in plan.instances if counts[i.id].ready or counts[i.id].queued or counts[i.id].running
     ]

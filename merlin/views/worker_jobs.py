@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
-from merlin.batch.registry import installed, scheduler_of
+from merlin.batch.registry import installed, to_ask
 from merlin.errors import MerlinError, UsageError, command_line
 from merlin.execution.distributed.registry import StudyInfo, WorkerInfo
 from merlin.execution.distributed.worker_jobs import PREFIX
@@ -47,15 +47,13 @@ def clients(scheduler: str = "") -> list[SchedulerClient]:
 
     Raises UsageError if there is none.
     """
-    names = [scheduler] if scheduler else installed()
-    found = {scheduler_of(name).programs[:1]: scheduler_of(name) for name in names}
-    found.pop((), None)
+    found = to_ask([scheduler] if scheduler else installed())
     if not found:
         raise UsageError(
             "no batch scheduler is installed here (sbatch, flux, bsub, qsub); "
             f"workers on this machine: {command_line('run-workers', 'SPEC')}"
         )
-    return [SchedulerClient(each) for each in found.values()]
+    return [SchedulerClient(each) for each in found]
 
 
 def our_jobs(client: SchedulerClient, workers: Iterable[WorkerInfo]) -> list[Job]:
@@ -63,7 +61,7 @@ def our_jobs(client: SchedulerClient, workers: Iterable[WorkerInfo]) -> list[Job
 
     Raises SchedulerUnreachableError.
     """
-    with_workers = {worker.job for worker in workers if worker.scheduler == client.scheduler.name}
+    with_workers = {worker.job for worker in workers if worker.scheduler == client.scheduler.system}
     every = client.every_job()
     return [job for job in every if not job.state.is_over and (is_ours(job) or job.id in with_workers)]
 

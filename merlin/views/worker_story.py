@@ -104,7 +104,7 @@ def _registered(servers: OnServers | None, name: str) -> WorkerInfo | None:
 
 
 def _done(members: Sequence[StudyFacts], name: str) -> tuple[Done, str]:
-    """What it, or its processes, have recorded; and where."""
+    """What the worker or its processes have recorded, and on which host."""
     chunks = ok = failed = 0
     busy_s = last = 0.0
     steps: dict[str, None] = {}
@@ -232,7 +232,7 @@ def _of_its_queues(
 def _of_free_slots(
     facts: StudyFacts, servers: OnServers, worker: WorkerInfo, queues: set[str] | frozenset[str]
 ) -> Obstacle:
-    """It could run some of what is left for its queues."""
+    """The obstacle of a worker that could run some of what is left for its queues."""
     ours = {i.id for i in facts.workspace.plan.instances if i.queue in queues}
     offered = sum(not each.worker and each.chunk.instance in ours for each in servers.handed)
     free = count(worker.concurrency - len(worker.running), "free slot")

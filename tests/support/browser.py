@@ -1,4 +1,4 @@
-"""Debian's Chromium: its headless shell, which needs two thirds of the processor's time, or the whole browser."""
+"""Debian's Chromium: the whole browser, or its headless shell, which needs only two thirds of the processor time."""
 
 from __future__ import annotations
 

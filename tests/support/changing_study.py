@@ -73,12 +73,12 @@ def put(old: str, new: str) -> Callable[[str], str]:
 
 
 def of_collect(line: str) -> Callable[[str], str]:
-    """Say more of the data set `collect`."""
+    """The edit that adds a line to the data set `collect`."""
     first = "        samples_per_shard: 5\n"
     return put(first, f"{first}        {line}\n")
 
 
-ANEW = {"collect": 3, "report": 1}  # what follows from another data set
+ANEW = {"collect": 3, "report": 1}  # tasks that run because the data set changes
 SIMULATED = {"simulate": 10, "post": 20, **ANEW}
 POST = """  - name: post
     run: {depends: [simulate], cmd: "echo post $(P) $(MERLIN_SAMPLE_ID) >> $(SPECROOT)/ran"}
@@ -118,7 +118,7 @@ EDITS: dict[str, tuple[Callable[[str], str], dict[str, int]]] = {
 }  # fmt: skip
 
 
-# the same table with several edits at once, for those to whom each update is dear
+# the same edits in groups, for tests in which each update takes long
 TOGETHER: tuple[tuple[str, ...], ...] = (
     ("a description", "directories of samples", "how often a step is tried"),
     ("another field", "samples in a shard", "a function", "a step that nothing depends on"),
@@ -156,7 +156,7 @@ class Home(UserHome):
         (self.folder / "ran").write_text("")
 
     def say(self, *words: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run `merlin …`, however it ends."""
+        """Run `merlin …`, with any exit code."""
         return self.merlin(*words, code=None)
 
     def run(self, *more: str | Path, code: int | None = 0) -> Path:
@@ -165,14 +165,14 @@ class Home(UserHome):
 
     def ran(self) -> dict[str, int]:
         """How many tasks of each shell step have run since the spec was written."""
-        renamed = {"later": "post", "the": "report"}  # what some edits let a step say
+        renamed = {"later": "post", "the": "report"}  # words that edited steps print
         words = [line.split()[0] for line in (self.folder / "ran").read_text().splitlines()]
         steps = [renamed.get(word, word) for word in words]
         return {step: steps.count(step) for step in steps}
 
 
 def that_say_so(expected: Mapping[str, int]) -> dict[str, int]:
-    """Of tasks by step, those that `Home.ran` counts."""
+    """The part of `expected` that `Home.ran` counts: the steps that write a line."""
     shells = ("mesh", "simulate", "draw", "post", "report", "extra")
     return {step: num for step, num in expected.items() if step in shells}
 

@@ -4,8 +4,8 @@
     done = run_python(text, cwd=folder)  # as subprocess.run([sys.executable, "-c", text]) would
     write_merlin(folder / "merlin")  # a program that does so, for shell scripts
 
-Half of a short command's time is imports, and the tests run a thousand of them. Where starting a command, its
-modules or its signals are what is tested, use `subprocess`. See warm_process.py for the other side.
+Half of a short command's time is imports, and the tests run a thousand of them. A test of how a command starts,
+of its modules or its signals has to use `subprocess`. See warm_process.py for the other side.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COMMANDS = (  # `.*`: with all modules below
     "merlin.cli.main", "merlin.cli.progress", "merlin.cli.publishing", "merlin.cli.running", "merlin.cli.study_status",
     "merlin.cli.updating",
 )  # fmt: skip
-# takes seconds and half a gigabyte, and is loaded where it is asked for
+# takes seconds and half a gigabyte, so it is loaded only on demand
 SCIENCE = (
     *COMMANDS, "matplotlib.pyplot", "matplotlib.backends.backend_agg", "pandas", "pyarrow.parquet", "torch",
     "torch._inductor", "torch.utils.tensorboard", "merlin.train.distributed_parts", "merlin.train.process",
@@ -70,7 +70,7 @@ def run_python(
 
 
 def warm_probes(address: str | None = None) -> SimpleNamespace:
-    """What `merlin.shards.proving.probe` uses of `subprocess`, for processes that have loaded h5py."""
+    """The part of `subprocess` that `merlin.shards.proving.probe` uses; its processes have loaded h5py."""
 
     def run(
         command: Sequence[str], *, timeout: float, capture_output: bool, stdin: int
@@ -83,7 +83,7 @@ def warm_probes(address: str | None = None) -> SimpleNamespace:
 
 
 class WarmModule:
-    """`python -m MODULE …` as the leader of a session, with what tests use of `subprocess.Popen`; it ends with us."""
+    """`python -m MODULE …` as a session leader, with the part of `subprocess.Popen` that tests use; it ends with us."""
 
     def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: int) -> None:
         """`argv` begins with the Python; everything up to -m is left out. `output` is a descriptor."""
@@ -119,7 +119,7 @@ class WarmModule:
 
 
 def write_merlin(path: Path, loaded: Sequence[str] = COMMANDS) -> None:
-    """A program `merlin` that takes as long to start as a shell does."""
+    """Write a program `merlin` that starts as fast as a shell does."""
     text = (_HERE / "merlin_program.py").read_text()
     path.write_text(f"#!{sys.executable} -ISE\nSOCKET = {warm_process(loaded)!r}\n{text}")
     path.chmod(0o755)
@@ -167,13 +167,13 @@ def _run(request: Mapping[str, object], address: str, timeout: float) -> tuple[i
 
 
 def _wait(replies: socket.socket, argv: object, timeout: float) -> int:
-    """The exit code of the command, which first tells its process id."""
+    """The exit code of the command; its process id comes first."""
     deadline = time.monotonic() + timeout
     said = b""
     while said.count(b"\n") < 2:
         if not select.select([replies], [], [], max(0.0, deadline - time.monotonic()))[0]:
             with suppress(ProcessLookupError):
-                if said:  # else it has not begun
+                if said:  # else the command has not begun
                     os.kill(int(said), signal.SIGKILL)
             raise subprocess.TimeoutExpired(argv, timeout)  # type: ignore[arg-type]
         more = replies.recv(100)
@@ -183,13 +183,13 @@ def _wait(replies: socket.socket, argv: object, timeout: float) -> int:
 
 
 def _umask() -> int:
-    """Of all threads; os.umask would change it for a moment."""
+    """The umask of the process. os.umask would change it for a moment, for all threads."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("Umask:")[2].split()[0], 8)
 
 
 def warm_process(loaded: Sequence[str] = COMMANDS) -> str:
-    """Where the process listens that has loaded these modules; it ends when this one does."""
+    """The address of the process that has loaded these modules; that process ends when this one does."""
     return _warm_process(os.getpid(), tuple(loaded))
 
 
@@ -202,12 +202,12 @@ def _warm_process(owner: int, loaded: tuple[str, ...]) -> str:
         listening.bind(address)
         listening.listen(64)
         fds = [listening.fileno(), alive]
-        # stays where it is when a test removes its folder, and has no configuration of anybody's
+        # it works in /, which no test removes, and which holds no configuration
         subprocess.Popen(
             [sys.executable, _HERE / "warm_process.py", *map(str, fds), *loaded],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # none but the main thread, which forks
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads besides the main one, which forks
             cwd="/",
             start_new_session=True,
         )

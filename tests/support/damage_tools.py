@@ -1,4 +1,4 @@
-"""Ways to break a data set, and what a break does to its values, told without the code under test."""
+"""Ways to break a data set, and what a break does to its values, found without the code under test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often tests repeat what is drawn at random: a little in `make test`, at length in `make soak`."""
+"""How often tests repeat what is drawn at random: few times in `make test`, many times in `make soak`."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def add_outcomes(
 
 
 def end_study(study: Workspace, outcomes: list[int]) -> None:
-    """The study has run from its first task to its last one, a while ago."""
+    """Let the study have run from its first task to its last one, a while ago."""
     with _writer(study, "controller") as writer:
         writer.append(EventRecord(kind="run_started", data={"workers": 1}, time=999.0))
     add_outcomes(study, 0, outcomes)
@@ -66,7 +66,7 @@ def end_study(study: Workspace, outcomes: list[int]) -> None:
 
 
 def let_pass(study: Workspace) -> None:
-    """As if nothing had happened to the study for a day."""
+    """Make the study look as if nothing had happened to it for a day."""
     yesterday = time.time() - 86_400
     for path in [study.path, study.info, study.ledger_dir, *study.ledger_dir.iterdir()]:
         os.utime(path, (yesterday, yesterday))

@@ -1,4 +1,4 @@
-"""`python -m MODULE` as a copy of a process that has loaded what the module needs, for what merlin itself starts."""
+"""`python -m MODULE` as a copy of a process that has loaded the needed modules, for processes that merlin starts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any, NoReturn
 
 
 def fork_trainers() -> None:
-    """The trainers that `merlin train` starts from here on are copies of this process."""
+    """From now on, start the trainers of `merlin train` as copies of this process."""
     from merlin.train import launch
 
     launch.subprocess = _with(Popen=ForkedModule)  # type: ignore[assignment]
 
 
 def fork_workers() -> None:
-    """So are the workers of a run, and the processes that try its functions, while no thread makes that unsafe.
+    """From now on, start workers of a run, and processes that try functions, as copies, unless a thread forbids it.
 
     A command whose steps are all of the shell makes copies by itself, if it has none of the libraries that are loaded
     here.
@@ -35,7 +35,7 @@ def fork_workers() -> None:
 
 
 def fork_celery() -> None:
-    """So are the Celery workers that `merlin run-workers` starts on this machine."""
+    """From now on, start Celery workers of `merlin run-workers` on this machine as copies, too."""
     from merlin.execution.distributed import start
 
     start.subprocess = _with(Popen=_forked_alone)  # type: ignore[assignment]
@@ -79,15 +79,15 @@ def take_environment(env: Mapping[str, str]) -> None:
 
 
 def exit_code_of_module(argv: Sequence[str]) -> int:
-    """What `python -m ARGV` ends with."""
+    """Run ARGV as `python -m ARGV` would; returns the exit code."""
     name = f"{argv[0]}.__main__" if hasattr(sys.modules.get(argv[0]), "__path__") else argv[0]
     sys.argv = list(argv)
-    sys.modules.pop(name, None)  # it is run, and not imported
+    sys.modules.pop(name, None)  # so that it is run, and not taken as imported
     return exit_code_of(lambda: runpy.run_module(name, run_name="__main__", alter_sys=True))
 
 
 def exit_code_of(main: Any) -> int:
-    """What the interpreter would end with; an error is printed as it would."""
+    """Run `main`; returns the exit code of an interpreter that runs it, and prints errors as it does."""
     try:
         main()
     except SystemExit as stop:
@@ -95,14 +95,14 @@ def exit_code_of(main: Any) -> int:
             return stop.code or 0
         print(stop.code, file=sys.stderr)
         return 1
-    except BaseException:  # noqa: BLE001  nothing may run on in the copy of the process
+    except BaseException:  # noqa: BLE001  the copy of the process must not run any further
         traceback.print_exc()
         return 1
     return 0
 
 
 def end(code: int) -> NoReturn:
-    """The end of an interpreter, but for the objects that are left: to free all of them takes half a second."""
+    """End as an interpreter does, but do not free the objects that are left: that takes half a second."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -115,7 +115,7 @@ def _close_all_but(kept: set[int]) -> None:
         try:
             os.close(fd)
         except OSError:
-            continue  # the list itself
+            continue  # the descriptor of the listing itself
 
 
 def _reset_signals() -> None:

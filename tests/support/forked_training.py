@@ -2,8 +2,8 @@
 
     process = ForkedTraining(config, "tournament.trainers=2", HOLD_AFTER=25)  # merlin train CONFIG …
 
-Loading torch takes longer than what most tests train. Where starting `merlin train` or its trainers, and what they
-inherit, is what is tested, use `subprocess`.
+Loading torch takes longer than most tests train. A test of how `merlin train` or its trainers start, and of what they
+inherit, has to use `subprocess`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tournament_crew import CONTEXT
 
 
 class ForkedTraining:
-    """A command that runs, with what tests use of subprocess.Popen; `variables` are added to its environment."""
+    """A running command, with the part of subprocess.Popen that tests use; `variables` are added to its environment."""
 
     def __init__(self, *words: object, **variables: object) -> None:
         self._output = tempfile.TemporaryDirectory()
@@ -65,7 +65,7 @@ class ForkedTraining:
 
 
 def _command(words: Sequence[str], env: dict[str, str], cwd: str, paths: Sequence[str]) -> None:
-    gc.freeze()  # what the server has loaded is not looked at, and so copied, again and again
+    gc.freeze()  # the collector must not touch what the server has loaded, since that would copy its memory
     for path, target in zip(paths, (1, 2), strict=True):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         os.dup2(fd, target)

@@ -74,7 +74,7 @@ class Worker:
         return self.process.poll() is None
 
     def children(self) -> list[int]:
-        """Its worker processes, which run the tasks: new Pythons, and copies that its server has made."""
+        """The worker processes, which run tasks: new Pythons, and copies that the worker's server made."""
         found = []
         for pid in map(int, _children(self.pid)):
             with suppress(OSError):
@@ -111,7 +111,7 @@ class Worker:
                 os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let go on what was stopped, even if the Celery worker itself was killed meanwhile."""
+        """Let stopped processes go on, even if the Celery worker itself was killed meanwhile."""
         for pid in self._frozen:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -120,12 +120,12 @@ class Worker:
     def kill(self, *, whole: bool = False) -> None:
         """SIGKILL the Celery worker; with `whole`, everything at once, as when its machine dies."""
         if whole:
-            self.signal(signal.SIGSTOP, whole=True)  # nobody is left to react while the others die
+            self.signal(signal.SIGSTOP, whole=True)  # so that none of them can react while the others die
         self.signal(signal.SIGKILL, whole=whole)
         self._reap()
 
     def terminate(self, limit_s: float = STOP_S) -> int:
-        """SIGTERM, and wait; returns the exit code, 0 too for a worker that was not there yet to handle it."""
+        """SIGTERM, and wait; returns the exit code, 0 also for a worker that was too young to handle the signal."""
         self.thaw()
         was_ready = b" ready." in self.log.read_bytes()
         with suppress(ProcessLookupError):
@@ -158,15 +158,15 @@ def before_ours(folder: Path) -> str:
 
 def _children(pid: int) -> list[str]:
     found: list[str] = []
-    with suppress(OSError):  # it has ended
+    with suppress(OSError):  # the process has ended
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # a thread of it has
+            with suppress(OSError):  # a thread of the process has ended
                 found += (task / "children").read_text().split()
     return found
 
 
 class Installation:
-    """See the module; `folder` holds everything, `environment` is that of commands and workers."""
+    """An installation, as the module describes it; `environment` is that of commands and workers."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class Installation:
         return done
 
     def restart(self, workspace: Path, *words: str) -> None:
-        """`merlin restart`, again while a worker publishes the study itself, or does not know yet that it has ended."""
+        """`merlin restart`; again as long as a worker publishes the study itself, or has not noticed its end yet."""
 
         def accepted() -> bool:
             done = self.merlin("restart", workspace, *words, code=None)
@@ -234,7 +234,7 @@ class Installation:
     def start_worker(self, spec: Path, *, concurrency: int = 2, **more: str) -> Worker:
         """One Celery worker that serves all queues of the spec; `more` are environment variables.
 
-        They may be such that a process finds when it starts, as PYTHONPATH.
+        They may include variables that a process reads only at its start, such as PYTHONPATH.
         """
         self._num_started += 1
         name = f"w{self._num_started}"
@@ -253,7 +253,7 @@ class Installation:
         return self._launches[spec, concurrency]
 
     def replace_workers(self, spec: Path, num: int) -> None:
-        """Take the dead ones off the list, and start others until there are `num`."""
+        """Remove dead workers from the list, and start others until there are `num`."""
         self.workers = [worker for worker in self.workers if worker.is_alive]
         while len(self.workers) < num:
             self.start_worker(spec)
@@ -263,7 +263,7 @@ class Installation:
         return f"merlin:{self.config().namespace}:{{{study_id}}}:{name}"
 
     def owner(self, study_id: str) -> Worker | None:
-        """The worker that owns a study; None if nobody does, a command, or one that is dead."""
+        """The worker that owns a study; None without an owner, or if it is a command or a dead worker."""
         with self.redis.client() as client:
             holder, until = client.hmget(self.key(study_id, "owner"), "holder", "until")
             seconds, _ = client.time()
@@ -273,7 +273,7 @@ class Installation:
         return next((worker for worker in self.workers if worker.name == name and worker.is_alive), None)
 
     def stop_workers(self) -> None:
-        """In an orderly way; each must end with 0 and leave no process behind."""
+        """Stop all workers in an orderly way; each must end with 0 and leave no process behind."""
         codes = {worker.name: worker.terminate() for worker in self.workers}
         assert set(codes.values()) <= {0}, f"{codes}\n{self.tails()}"
         self.workers = []

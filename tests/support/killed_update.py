@@ -8,8 +8,8 @@ from changing_study import Home
 from commands import run_python
 
 NEVER = 1_000_000
-# updates a study or goes back, and ends at the n-th thing that it does to the file system, or at the n-th after it has
-# replaced the plan
+# updates a study, or undoes an update, and ends at its n-th change of the file system, or at the n-th change after the
+# new plan is in place
 KILLED = """
 import os, sys
 from pathlib import Path
@@ -45,7 +45,7 @@ print(int(sys.argv[3]) - left[0])
 
 
 def update_and_kill(home: Home, study: Path, step: int, *more: str) -> int:
-    """The exit code: 9, or 0 if it did not do so many things."""
+    """Update the study, and kill that at its `step`-th change. Returns 9, or 0 if it made fewer changes."""
     done = run_python(KILLED, home.folder / "change.yaml", study, str(step), *more, cwd=home.folder)
     assert done.returncode in (0, 9), done.stderr
     return done.returncode

@@ -17,8 +17,8 @@ from merlin.ledger.replay import replay
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.workspace.directory import open_workspace
 
-# every run of a task, finished or not, leaves a line in `started`, so that repetitions can be counted; while there is
-# a file `hold`, copies from sample HOLD on do not end, so that a fault finds the study running however late it comes
+# every run of a task, finished or not, leaves a line in `started`, so that repetitions can be counted; while a file
+# `hold` exists, copies from sample HOLD on do not end, so that the study still runs when a fault comes late
 SPEC = """
 description: {name: lines, description: every task writes one line of its own}
 env: {variables: {OUTPUT_PATH: ., N: 2000, SLEEP: 0.02, SHARD: 250, FRESH: false, HOLD: 40}}
@@ -102,7 +102,7 @@ class LinesStudy:
     def publish(cls, home: Installation, *variables: str, held: bool = False) -> LinesStudy:
         """`merlin run` with these variables ("N=100"), which returns before anything has run.
 
-        One that is held does not come to its end before `let_go`.
+        A study that is held does not end before `let_go`.
         """
         spec = write_spec(home.folder)
         if held:
@@ -134,7 +134,7 @@ class LinesStudy:
         return f"{json.dumps(self.counts())}\n{self.home.describe()}"
 
     def wait_for(self, num_ended: int) -> None:
-        """Until that many tasks have an outcome in the ledger."""
+        """Wait until that many tasks have an outcome in the ledger."""
 
         def arrived() -> bool:
             dead = [worker.tail() for worker in self.home.workers if not worker.is_alive]

@@ -37,14 +37,14 @@ class LiveDashboard:
         return answer.json()
 
     def wait_for_state(self, id: str, *states: str) -> dict[str, Any]:
-        """The page of a study once it is in one of these states."""
+        """Wait until a study is in one of these states; returns its page."""
         page: dict[str, Any] = wait_until(
             lambda: (found := self.get(f"/api/study/{id}"))["state"] in states and found, self.process
         )
         return page
 
     def end(self, by: signal.Signals = signal.SIGTERM) -> int:
-        """Tell it to end; its exit code."""
+        """Tell the dashboard to end; returns its exit code."""
         self.process.send_signal(by)
         return self.process.wait(LIMIT_S)
 

@@ -1,4 +1,4 @@
-"""The processes of this machine, by what they are called with and where they work."""
+"""The processes of this machine, with their command lines and working directories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Live:
 
 
 def live_processes() -> Iterator[Live]:
-    """Zombies, and what ends meanwhile, are left out."""
+    """The live processes, without zombies and without those that end meanwhile."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with suppress(OSError):

@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
 
 
 def compile_mpi(folder: Path) -> Path:
-    """Its ranks say where they are, and the sum of all ranks that they have worked out together."""
+    """Compile a program whose ranks print where they run, and the sum of ranks that they compute together."""
     source = folder / "ranks.c"
     source.write_text(SOURCE)
     subprocess.run([program("mpicc"), "-o", folder / "ranks", source], check=True)

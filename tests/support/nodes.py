@@ -49,7 +49,7 @@ NOT_SHARED = (
 )  # what programs of ours keep in /tmp, named by host and process
 PERIOD_US = 100_000
 
-# the first process of a node adopts and buries orphans, and ends when our end of its input is closed
+# the first process of a node reaps orphaned processes, and ends when our end of its input is closed
 INIT = """
 # a directory may have been removed since it was listed; the one with our hosts has to be there
 mount --all --fstab "$3"; mount --rbind "$4" /tmp &&
@@ -64,7 +64,7 @@ def require_root() -> None:
 
 
 class VirtualNode:
-    """See the module. Made by `VirtualNetwork.add`."""
+    """A node, as the module describes it. Made by `VirtualNetwork.add`."""
 
     def __init__(self, network: VirtualNetwork, name: str, place: int, limits: list[Path]) -> None:
         self.name, self.network = name, network
@@ -132,7 +132,7 @@ class VirtualNode:
         return self._limited([*inside, *argv])
 
     def run(self, *argv: str, limit_s: float = 60.0) -> str:
-        """What the command printed there; it must end with 0."""
+        """Run a command on the node; it must end with 0. Returns what it printed."""
         done = subprocess.run(self.command(*argv), capture_output=True, text=True, timeout=limit_s)
         assert done.returncode == 0, f"{argv} exited with {done.returncode} on {self.name}\n{done.stderr}"
         return done.stdout
@@ -145,7 +145,7 @@ class VirtualNode:
         _ip(f"link set {self._link} up")
 
     def processes(self) -> list[int]:
-        """Of this machine's numbers, the first process left out."""
+        """The process ids on this machine of the node's processes, without its first one."""
         space = Path(f"/proc/{self.pid}/ns/pid").readlink()
         found = []
         for entry in Path("/proc").iterdir():
@@ -155,17 +155,17 @@ class VirtualNode:
         return [pid for pid in found if pid != self.pid]
 
     def end_processes(self, but: tuple[str, ...]) -> None:
-        """SIGKILL those whose name does not begin with one of these words."""
+        """SIGKILL the node's processes, but not those whose name begins with one of these words."""
         for pid in self.processes():
             with suppress(OSError):
                 if not Path(f"/proc/{pid}/comm").read_text().startswith(but):
                     os.kill(pid, signal.SIGKILL)
 
     def kill9(self) -> None:
-        """The power fails."""
+        """End every process of the node at once, as if its power failed."""
         if self._first.poll() is None:
             with suppress(ProcessLookupError, AttributeError):
-                os.kill(self.pid, signal.SIGKILL)  # with it, the kernel ends everything in its namespace
+                os.kill(self.pid, signal.SIGKILL)  # then the kernel ends all processes of the node
             self._first.kill()
         self._first.wait()
         die_with_us(self._first.pid, no_longer=True)
@@ -205,7 +205,7 @@ class VirtualNetwork:
         return self.nodes[name]
 
     def _make_limits(self, name: str, cores: int, memory_bytes: int) -> list[Path]:
-        """The control groups of a node; none where the machine has no version 1 of them that we may write."""
+        """The control groups of a node; none where the machine has no version 1 that we may write."""
         values = {"memory.limit_in_bytes": memory_bytes, "cpu.cfs_quota_us": cores * PERIOD_US}
         values = {"cpu.cfs_period_us": PERIOD_US} | values
         made = []
@@ -270,7 +270,7 @@ def _sweep(number: int, folder: Path | None) -> None:
     for controller in CONTROLLERS:
         for group in (CGROUPS / controller).glob(f"{name}-*"):
             _end_group(group)
-    # open connections can keep the network of a dead node, and so both ends of its cable, for minutes
+    # open connections can keep alive the network of a dead node, and both ends of its cable, for minutes
     links = [path.name for path in Path("/sys/class/net").glob(f"{name}n*")]
     for link in [*links, name]:
         subprocess.run(["ip", "link", "delete", link], capture_output=True)  # not there: nothing to do

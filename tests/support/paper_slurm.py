@@ -1,4 +1,4 @@
-"""sbatch, squeue and scancel that only keep a list: for tests of what is asked and written, where nothing runs.
+"""sbatch, squeue and scancel that only keep a list and run nothing: for tests of what Merlin asks and writes.
 
 slurm = PaperSlurm(tmp_path / "slurm")  # put slurm.path before the PATH
 slurm.set("1", "RUNNING", "Resources")
@@ -63,7 +63,7 @@ class PaperSlurm:
         return (self.folder / "jobs").read_text().splitlines()
 
     def set(self, job: str, state: str, reason: str = "") -> None:
-        """Change the state of a job, and why it is in it."""
+        """Change the state of a job, and the reason for it."""
         lines = [line.split("|") for line in self._lines()]
         for words in lines:
             if words[0] == job:
@@ -71,7 +71,7 @@ class PaperSlurm:
         (self.folder / "jobs").write_text("".join("|".join(words) + "\n" for words in lines))
 
     def fail(self, how: str) -> None:
-        """From now on it is "down", "refuse"s jobs, or takes them and "lose"s its answer."""
+        """From now on, Slurm is "down", "refuse"s jobs, or takes jobs and "lose"s its answers."""
         (self.folder / how).touch()
 
     def work_again(self) -> None:

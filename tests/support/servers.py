@@ -36,13 +36,13 @@ PASSWORD = "a-Password-9f3c01ab"  # of every server here; unusual, so that a tes
 USER = VHOST = "merlin"  # of RabbitMQ
 START_S = 120.0  # a loaded machine starts RabbitMQ in 20 s
 ANSWER_S = 60.0  # for clients: reached only when a server hangs
-PORTS = range(15_000, 32_000)  # below those that outgoing connections take theirs from
+PORTS = range(15_000, 32_000)  # below the range that outgoing connections use
 MAX_PROCESSES = 8  # of one test run, that draw ports of their own
 STOP_S = 20.0
 
 
 def unavailable(reason: str) -> NoReturn:
-    """A missing prerequisite is a skip on a laptop and a failure in CI."""
+    """Skip the test because a prerequisite is missing; in CI, let it fail."""
     if os.environ.get("CI"):
         pytest.fail(reason)
     pytest.skip(reason)
@@ -59,8 +59,8 @@ def program(*candidates: str) -> str:
 def free_port() -> int:
     """A port that nobody listens on, outside the range that outgoing connections take theirs from.
 
-    It is given to nobody else: each process of a test run draws from ports of its own, and each of them once in a
-    long while. So a server finds its port free although it needs a while to start, or was killed and starts again.
+    Nobody else gets this port: each process of a test run has ports of its own, and returns each of them only once in a
+    long while. So a server that starts slowly, or starts again after it was killed, finds its port still free.
     """
     draw = random.SystemRandom()
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MAX_PROCESSES
@@ -97,7 +97,7 @@ class Authority:
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """For clients that trust this authority and no other."""
+        """The TLS context of clients that trust this authority and no other."""
         return ssl.create_default_context(cafile=str(self.ca))
 
 
@@ -149,7 +149,7 @@ class _Server:
         return self._process.pid
 
     def start_again(self) -> None:
-        """On the same port with the same files; returns when it answers."""
+        """Start the server again, on the same port with the same files; returns when it answers."""
         assert self._process is None, f"{self.name} runs already"
         argv, environment = self.command()
         with self.log.open("ab") as log:
@@ -399,8 +399,8 @@ def redis_server(
     """Start one; it takes about 0.1 s. Without `appendonly` it forgets everything when it ends.
 
     `maxmemory` is written as in redis.conf ("3mb"); a full server refuses writes and evicts nothing. With
-    `appendfsync` "everysec" a server that is killed may forget what it acknowledged: while a slow disk is at the sync
-    of before, Redis puts off the next write to its log by up to two seconds. With "always" it forgets nothing.
+    `appendfsync` "everysec" a server that is killed may forget what it acknowledged: while a slow disk still does the
+    last sync, Redis delays the next write to its log by up to two seconds. With "always" it forgets nothing.
     """
     return RedisServer(
         folder,
@@ -435,14 +435,14 @@ for group in groups:
 
 @functools.cache
 def _keeper(owner: int) -> subprocess.Popen[str]:
-    """A process that outlives us by a moment, to kill what a killed test run leaves behind."""
+    """A process that lives a moment longer than this one, to kill what a killed test run leaves behind."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _KEEPER], stdin=subprocess.PIPE, text=True, start_new_session=True
     )
 
 
 def die_with_us(group: int, *, no_longer: bool = False) -> None:
-    """SIGKILL the process group when this process has ended, in whatever way."""
+    """Have the process group killed when this process ends, in whatever way."""
     pipe = _keeper(os.getpid()).stdin
     assert pipe is not None
     pipe.write(f"{'-' if no_longer else '+'} {group}\n")

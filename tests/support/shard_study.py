@@ -29,7 +29,7 @@ FIELDS = (
 
 
 def values_of(tasks: np.ndarray, source: int = 0) -> dict[str, np.ndarray]:
-    """What a well-behaved function returns for these tasks; every value tells its task."""
+    """What a correct function returns for these tasks; every value shows which task it belongs to."""
     t = np.asarray(tasks, dtype=np.float64) + 1000 * source
     return {
         "energy": t * 0.5 + 1e6,
@@ -89,7 +89,7 @@ class ShardStudy:
         return write_shard(self.workspace, self.aggregate, shard, self.absent())
 
     def record(self) -> None:
-        """Tell the ledger how the sources' tasks ended."""
+        """Record in the ledger how the sources' tasks ended."""
         ledger = LedgerWriter(self.workspace.ledger_dir, "w0", sync=False)
         for source, step in enumerate(self.sources):
             outcomes = np.zeros(step.num_tasks, np.uint8)

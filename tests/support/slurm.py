@@ -36,8 +36,8 @@ REFUSED = ("JobLaunchFailure", "JobHoldMaxRequeue", "launch failed", "Killing no
 
 # The limits of time are far beyond what a machine under load needs: a batch job that a node starts too late counts as
 # refused, and Slurm holds it, or tries again after the two minutes for which its first credential is valid. But
-# SlurmctldTimeout is short: so long waits an srun that a controller has told that nodes are busy, as it does for some
-# seconds after its own start; the least is a minute.
+# SlurmctldTimeout is short, a minute being the least: for some seconds after its start, a controller says that nodes
+# are busy, and an srun that is told so waits that long.
 CONF = """
 ClusterName={name}
 SlurmctldHost={head}({address})
@@ -119,7 +119,7 @@ class SlurmCluster:
         if self._gpus:
             more += "\nGresTypes=gpu"
             files = [self.folder / f"gpu{k}" for k in range(self._gpus)]
-            for file in files:  # a device is a file to it; nothing opens these
+            for file in files:  # for Slurm, a device is just a file; nothing opens these files
                 os.mknod(file, 0o666 | 0o020000, os.makedev(1, 3))  # as /dev/null
             lines = "".join(f"Name=gpu File={file}\n" for file in files)
             (self.folder / "gres.conf").write_text(lines)
@@ -186,7 +186,7 @@ class SlurmCluster:
         self._start("slurmctld", head.command(slurmctld, "-D", "-f", str(self.conf)))
         self.wait_until_it_answers()
         running = [name for name in NODES if name in self._daemons]
-        # until then it tells srun that nodes are busy
+        # until then, it tells srun that the nodes are busy
         wait_until(lambda: all(map(self._has_reported, running)), self.describe)
 
     def wait_until_it_answers(self) -> None:
@@ -196,14 +196,14 @@ class SlurmCluster:
         return "SlurmdStartTime=2" in self._try("scontrol", "show", "node", node).stdout
 
     def kill_controller(self) -> None:
-        """SIGKILL; jobs go on, commands fail until it is started again, and it forgets jobs of the last seconds."""
+        """SIGKILL: jobs go on, commands fail until the next start, and jobs of the last seconds are forgotten."""
         self._kill("slurmctld")
 
     def stop_controller(self) -> None:
-        """It ends as it would for a new version."""
+        """Stop the controller as for an upgrade of Slurm."""
         head = self.network.nodes[HEAD]
         head.run("kill", (self.folder / "slurmctld.pid").read_text().strip())
-        wait_until(lambda: not head.processes(), self.describe)  # it writes down what it knows
+        wait_until(lambda: not head.processes(), self.describe)  # it saves its state before it ends
         self._kill("slurmctld")
 
     def restart_controller(self) -> None:
@@ -219,7 +219,7 @@ class SlurmCluster:
             die_with_us(process.pid, no_longer=True)
 
     def start_daemon(self, name: str) -> None:
-        """slurmd on a node; again, if it has been killed with the node's processes."""
+        """Start slurmd on a node; also again, if it was killed with the node's processes."""
         slurmd = program("/usr/sbin/slurmd", "slurmd")
         argv = self.nodes[name].command(slurmd, "-D", "-N", name, "-f", str(self.conf))
         self._start(name, argv)
@@ -233,7 +233,7 @@ class SlurmCluster:
     # ------------------------------------------------------------------ using it
 
     def run(self, *argv: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
-        """What a command of Slurm printed; it must end with 0. An environment of your own needs SLURM_CONF."""
+        """Run a command of Slurm; returns what it printed. It must end with 0. A given environment needs SLURM_CONF."""
         done = subprocess.run(
             argv,
             capture_output=True,
@@ -256,12 +256,12 @@ class SlurmCluster:
             return self.run(*words, cwd=cwd, environment=environment).strip()
 
     def states(self) -> dict[str, str]:
-        """Of all jobs that the controller remembers: RUNNING, COMPLETED, …"""
+        """The states of all jobs that the controller remembers: RUNNING, COMPLETED, …"""
         lines = self.run("squeue", "--noheader", "--states=all", "--format=%A %T").splitlines()
         return dict(line.split() for line in lines)  # type: ignore[misc]
 
     def refusals(self) -> list[str]:
-        """What says that a node did not start a job; nothing on a healthy cluster, however slow."""
+        """Messages that a node did not start a job; none on a healthy cluster, however slow it is."""
         text = (self.folder / "slurmctld.log").read_text(errors="replace")
         return [line for line in text.splitlines() if any(word in line for word in REFUSED)]
 
@@ -286,7 +286,7 @@ class SlurmCluster:
         return wait_until(ended, self.describe, limit_s)
 
     def wait_until_idle(self) -> None:
-        """No job, and every node ready for one."""
+        """Wait until there is no job, and every node is ready for one."""
 
         def is_idle() -> bool:
             done = self._try("sinfo", "--noheader", "--Node", "--format=%N=%T")  # for each partition
@@ -308,8 +308,8 @@ class SlurmCluster:
     def requeue(self, job: str) -> None:
         """Put a running job back into the queue, from where it starts again within seconds.
 
-        By itself Slurm lets it wait for two minutes. A node refuses a job whose credential is not younger than the
-        second in which it ended the job's first run, and then it would be these two minutes all the same.
+        By itself, Slurm lets it wait for two minutes. A node refuses a job whose credential is not younger than the
+        second in which the job's first run ended, and then Slurm waits two minutes, too.
         """
         self.run("scontrol", "requeue", job)
         wait_until(lambda: self.states()[job] == "PENDING" and not self._is_completing(), self.describe)
@@ -328,10 +328,10 @@ class SlurmCluster:
         self.wait_until_idle()
 
     def _end_jobs(self) -> bool:
-        """Cancel what there is, without the time that Slurm leaves processes to end; whether nothing is left."""
+        """Cancel all jobs, and kill their processes at once; returns whether no job was left."""
         jobs = self._live()
         if jobs:
-            self._try("scancel", *jobs)  # one that has just ended makes it fail
+            self._try("scancel", *jobs)  # it fails if one of the jobs has just ended
             for node in self.nodes.values():
                 node.end_processes(but=("slurmd", "slurmstepd"))
         return not jobs

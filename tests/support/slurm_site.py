@@ -32,12 +32,12 @@ class SlurmSite(Installation):
         self.environment |= {"SLURM_CONF": str(cluster.conf), "MERLIN_STOP_GRACE_S": "1"}
 
     def submit_workers(self, spec: Path, *options: str) -> str:
-        """The job script that Merlin ships, with options of sbatch; returns the job's number."""
+        """Submit the job script that Merlin ships, with options of sbatch; returns the job's number."""
         words = ["sbatch", "--parsable", "--output=slurm-%j.out", *options, str(SCRIPT), str(spec)]
         return self.cluster.run(*words, cwd=self.folder, environment=self.environment).strip()
 
     def submit(self, script: str, *options: str) -> str:
-        """A script of the user's own."""
+        """Submit a script of the user; returns the job's number."""
         return self.cluster.submit(script, *options, cwd=self.folder, environment=self.environment)
 
     def live_workers(self) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ class SlurmSite(Installation):
         return "\n".join([super().describe(), *tails, self.cluster.describe()])
 
     def wait_until_nothing_runs(self) -> None:
-        """No job, and no process of one on any node."""
+        """Wait until there is no job, and no process of a job on any node."""
         self.cluster.wait_until_idle()
         for node in self.cluster.nodes.values():
             wait_until(lambda node=node: len(node.processes()) <= 1, self.describe)  # slurmd

@@ -1,6 +1,6 @@
-"""A stand-in for Slurm on this machine: `sbatch`, `squeue` and `scancel` at the PATH, whose jobs are processes.
+"""A stand-in for Slurm on this machine: `sbatch`, `squeue` and `scancel` on the PATH, whose jobs are processes.
 
-A test ends jobs behind Merlin's back, and counts the commands that were called.
+A test can end jobs without Merlin's knowledge, and count the commands that were called.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 
 
 def make_workspace(path: Path, *, num: int = 20, labels: tuple[str, ...] = ("X0", "step")) -> Workspace:
-    """`sim` (two parameter values, per sample), `post` (per sample), `end` (one task)."""
+    """A study of `sim` (two parameter values, per sample), `post` (per sample) and `end` (one task)."""
     return write_study(
         path,
         step("sim/P.1", num, step="sim", label="P.1", params={"P": 1}, queue="hot"),
@@ -59,7 +59,7 @@ def failed(task: int, cause: str = "exit code 3", exit_code: int = 3, tail: str 
 
 
 def fill(workspace: Workspace) -> None:
-    """sim/P.1: 17 ok, 3 failed; sim/P.2: 10 ok; post: 5 skipped, 1 failed by range; end: missing."""
+    """Outcomes: sim/P.1: 17 ok, 3 failed; sim/P.2: 10 ok; post: 5 skipped, 1 failed by range; end: missing."""
     failures = (
         failed(3, tail="step 3\nValueError: bad 3"),
         failed(4, tail="step 4\nValueError: bad 44"),

@@ -33,7 +33,7 @@ def make_workspace(root: Path, *instances: StepInstance, **more: Any) -> Workspa
 def write_study(
     path: Path, *instances: StepInstance, labels: tuple[str, ...] = ("X",), first: int = 0, **more: Any
 ) -> Workspace:
-    """A prepared workspace, and nothing run yet; the values of its samples are `first`, and what follows.
+    """A prepared workspace in which nothing has run yet; the values of its samples count up from `first`.
 
     `more` are fields of its plan. There are as many samples as the longest step has tasks.
     """
@@ -70,7 +70,7 @@ print(json.dumps({name: getattr(summary, name) for name in names}))
 
 
 def start_run(workspace: Workspace, *, workers: int = 2, redo: bool = False) -> subprocess.Popen[str]:
-    """The command's process, in a process group of its own."""
+    """Start the command; returns its process, in a process group of its own."""
     return subprocess.Popen(
         [sys.executable, "-c", RUN, str(workspace.path), str(workers), "redo" if redo else "-"],
         stdout=subprocess.PIPE,
@@ -81,7 +81,7 @@ def start_run(workspace: Workspace, *, workers: int = 2, redo: bool = False) -> 
 
 
 def end_of(run: subprocess.Popen[str], limit_s: float = 120.0) -> dict[str, Any]:
-    """What the command printed at its end."""
+    """Wait for the end of the command; returns what it printed."""
     out, err = run.communicate(timeout=limit_s)
     assert run.returncode == 0, err
     summary: dict[str, Any] = json.loads(out)
@@ -109,7 +109,7 @@ def workers_of(workspace: Workspace) -> list[int]:
 
 
 def _logs_into(pid: int, workspace: Workspace) -> bool:
-    """Whether it is a worker, by where its standard error goes; a task's goes into the task's directory."""
+    """Whether the process is a worker, whose standard error goes to the logs; a task's goes to its directory."""
     try:
         return Path(f"/proc/{pid}/fd/2").readlink().parent == workspace.info / LOGS_DIR
     except OSError:

@@ -13,19 +13,19 @@ from torch import Tensor, nn
 
 from merlin.train.models.base import Shapes, Trainee
 
-_told: list[int] = []  # the signals that a process which is to wait has got since its first batch
+_told: list[int] = []  # the signals that a process with HOLD_AFTER has received since its first batch
 
 
 def hold(num_batches: int) -> None:
-    """Wait until this process is told to stop, if HOLD_AFTER says that it does so after this many batches.
+    """Wait until this process is told to stop, if HOLD_AFTER asks for that after this many batches.
 
-    For tests that stop or kill a trainer in the middle of its work, however early or late they come to it. Of
-    several trainers of one command, only HOLD_TRAINER waits, if that is set.
+    For tests that stop or kill a trainer in the middle of its work, however early or late they do so. If HOLD_TRAINER
+    is set, only this one of the trainers of a command waits.
     """
     after = int(os.environ.get("HOLD_AFTER", 0))
     if not after or os.environ.get("HOLD_TRAINER", "") not in ("", *sys.argv[-1:]):
         return
-    if num_batches == 1:  # and not where it waits: it may be told just before
+    if num_batches == 1:  # not only where it waits: the signal may come just before
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _noting(signal.getsignal(number)))
     while num_batches == after and not _told:
@@ -106,7 +106,7 @@ class Gan(Trainee):
 
 
 class Exploding(Noisy):
-    """Its loss is no number from a step on."""
+    """A model whose loss is no number from some step on."""
 
     def __init__(self, shapes: Shapes, after: int = 5) -> None:
         super().__init__(shapes)

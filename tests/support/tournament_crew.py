@@ -24,7 +24,7 @@ CONTEXT.set_forkserver_preload(
 
 
 def _rank(directory: str, trainer: int | None, variables: dict[str, str]) -> None:
-    gc.freeze()  # what the server has loaded is not looked at, and so copied, again and again
+    gc.freeze()  # the collector must not touch what the server has loaded, since that would copy its memory
     reading, _open = os.pipe()  # standard input ends when the process does
     os.dup2(reading, 0)
     os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **variables})
@@ -47,7 +47,7 @@ class Crew:
         together: bool = False,
         hold: Mapping[int, int] | None = None,
     ):
-        """`hold`: trainers that wait after so many batches until they are told to stop."""
+        """`hold`: trainer -> number of batches after which it waits until it is told to stop."""
         from torch._C._distributed_c10d import TCPStore
 
         self.run = run

@@ -1,4 +1,4 @@
-"""A data set for trainers: every value tells its sample, whatever the kind of the field."""
+"""A data set for trainers: every value shows its sample, whatever the kind of the field."""
 
 from __future__ import annotations
 

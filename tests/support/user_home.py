@@ -13,7 +13,7 @@ from commands import run_merlin
 
 
 class UserHome:
-    """Of the variables of merlin, its commands see those that are given, and of configuration what lies in `folder`."""
+    """A home whose commands see only the given MERLIN_ variables, and only the configuration in `folder`."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
@@ -22,7 +22,7 @@ class UserHome:
         self.env = {**inherited, "HOME": str(folder), **env}
 
     def start(self, *words: str | Path, **env: str) -> subprocess.Popen[str]:
-        """`merlin …` as a process of its own, to be killed."""
+        """Start `merlin …` as a process of its own, which a test can kill."""
         return subprocess.Popen(
             [sys.executable, "-m", "merlin.cli", *map(str, words)],
             cwd=self.folder, env={**self.env, **env}, stdin=subprocess.DEVNULL,
@@ -32,7 +32,7 @@ class UserHome:
     def merlin(
         self, *words: str | Path, code: int | None = 0, **env: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run `merlin …`, which ends with `code`, or with any if that is None."""
+        """Run `merlin …`, which must end with `code`; None: with any code."""
         done = run_merlin(*words, cwd=self.folder, env={**self.env, **env})
         shown = f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert code is None or done.returncode == code, shown

@@ -1,4 +1,4 @@
-"""Waiting for what another process, thread or file does: on conditions, never for a time."""
+"""Waits for other processes, threads or files: until a condition holds, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LIMIT_S = 120.0  # of a machine with other work to do; reached only by a test that fails
+LIMIT_S = 120.0  # enough on a busy machine; only a failing test reaches it
 POLL_S = 0.01
 
 
@@ -18,7 +18,7 @@ def wait_until(
 ) -> Any:
     """The first true value of the condition.
 
-    `about` is a process that has to live until then, or returns what a failure should show.
+    `about` is a process that has to live until then, or a function that returns what a failure should show.
     """
     deadline = time.monotonic() + limit_s
     while not (found := condition()):

@@ -1,4 +1,4 @@
-"""The process that forks commands and programs of tests, which have all modules then; see commands.py.
+"""The process that forks commands and programs of tests, which so have all modules loaded; see commands.py.
 
     python warm_process.py SOCKET ALIVE MODULE…   loads the modules, and ends when ALIVE is closed at the other end
 
@@ -49,7 +49,7 @@ class Server:
     def serve(self) -> NoReturn:
         while True:
             for key, _ in self._events.select():
-                if key.fd in self._events.get_map():  # an event before this one may have ended it
+                if key.fd in self._events.get_map():  # an earlier event may have ended this child
                     key.data()
 
     def _listen_to(self, source: socket.socket | int, react: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class Server:
             client.send(f"{code}\n".encode())
 
     def _kill(self, client: socket.socket, pidfd: int) -> None:
-        """Whoever waits for it has died."""
+        """Kill the command, because the process that waits for it has died."""
         self._events.unregister(client)
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
@@ -177,7 +177,7 @@ def load(name: str) -> None:
 if __name__ == "__main__":
     for name in sys.argv[3:]:
         load(name)
-    gc.freeze()  # nothing of it is looked at, and so copied, in a child
+    gc.freeze()  # the collector must not touch this memory in a child, since that would copy it
     listening = socket.socket(fileno=int(sys.argv[1]))
     ADDRESS = listening.getsockname()
     Server(listening, int(sys.argv[2])).serve()

@@ -89,7 +89,7 @@ def _listed(running: Sequence[LiveChunk]) -> str:
 
 
 def _line(chunk: LiveChunk) -> str:
-    """A chunk, and what is not known of a worker that does not answer."""
+    """A chunk; if its worker does not answer, with the warning that the chunk may still run."""
     worker = chunk.worker.removeprefix("celery@")
     doubt = ""
     if chunk.silent_s is not None:

@@ -208,7 +208,7 @@ def show(as_json: bool) -> None:
 
 @contextmanager
 def _naming_the_file() -> Iterator[None]:
-    """Before the errors of a configuration: which file it is, and why that one counts."""
+    """Before the errors of a configuration, print which file it is, and why this file is used."""
     from merlin.config.load import find_config_path
 
     try:

@@ -65,13 +65,13 @@ def history(workspace: Path, undo: bool, as_json: bool) -> None:
 
 
 def _changes(note: RevisionNote) -> list[str]:
-    """Lines of words."""
+    """What the revision has changed, in words, as lines."""
     if note.number == 0:
         return ["the study began"]
-    reasons: dict[str, dict[str, None]] = {}  # of several instances of a step each is told once
+    reasons: dict[str, dict[str, None]] = {}  # by step, each reason once
     steps: dict[str, list[StepNote]] = {}
     for step in note.steps:
-        if not step.id.endswith(MANIFEST_SUFFIX):  # a data set's reasons stand once
+        if not step.id.endswith(MANIFEST_SUFFIX):  # a manifest has the same reasons as its data set
             steps.setdefault(step.step, []).append(step)
     for name, several in steps.items():
         if words := [" ".join(each.split()) for each in _of_step(several)]:
@@ -85,7 +85,7 @@ def _changes(note: RevisionNote) -> list[str]:
 
 
 def _of_step(several: list[StepNote]) -> Iterator[str]:
-    """What has changed in a step, of which these are the instances."""
+    """What has changed in a step; `several` are the notes of its instances."""
     from merlin.plan.change_words import some_are
 
     is_whole = len({each.what for each in several}) == 1
@@ -100,12 +100,12 @@ def _of_step(several: list[StepNote]) -> Iterator[str]:
 
 
 def _first(reasons: list[str]) -> str:
-    """As many as an update shows."""
+    """The first reasons, as many as an update shows."""
     more = len(reasons) - MAX_REASONS
     return "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _plain(note: RevisionNote, line: list[int]) -> dict[str, Any]:
-    """Without the files that it has moved; `line`: the present revision, and those that it goes back to."""
+    """The note without its list of moved files; `line`: the present revision, and those that it is based on."""
     values = {key: value for key, value in to_plain(note).items() if key != "moves"}
     return {"is_current": note.number == line[0], "is_undone": note.number not in line, **values}

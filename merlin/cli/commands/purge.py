@@ -102,7 +102,7 @@ def _confirm(config: Config, queues: Sequence[str], studies: Sequence[StudyInfo]
 
 
 def _stop(study: StudyInfo, registry: RedisRegistry, config: Config) -> dict[str, Any]:
-    """Nothing of the study starts any more; what runs may end. Written down in its ledger."""
+    """Let nothing of the study start any more; what runs may end. The ledger records this stop."""
     from merlin.execution.distributed.control import stop
     from merlin.workspace.directory import open_workspace
 

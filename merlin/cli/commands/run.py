@@ -138,7 +138,7 @@ def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> Non
 
 
 def _variables(assignments: tuple[str, ...], output: Path | None) -> dict[str, str]:
-    """Those that the command line gives."""
+    """The variables that the command line gives."""
     place = {} if output is None else {"OUTPUT_PATH": str(output.absolute())}
     return {**parse_assignments(assignments), **place}
 
@@ -199,7 +199,7 @@ def _carry_out(
 ) -> int:
     """Run the study here or publish it, and report; returns the exit code.
 
-    `ways` are those to start workers; if it `scales`, they are brought by batch jobs.
+    `ways`: the commands that start workers. If `scales` is true, batch jobs bring the workers.
     """
     from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions

@@ -95,7 +95,7 @@ complete --no-files --keep-order --command %(prog_name)s --arguments "(%(complet
 
 
 class _Completes(ShellComplete):
-    """Every word of an option that takes several is a value of it."""
+    """Completes every word of an option that takes several words, and not only the first one."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[Any]]:
         self.ctx_args["obj"] = args  # for values that depend on other words
@@ -104,7 +104,7 @@ class _Completes(ShellComplete):
 
 
 def _open_option(cli: click.Command, args: list[str]) -> str:
-    """The flag of the option that the next word belongs to, besides those that it has; "" if there is none."""
+    """The flag of the option that the next word belongs to as one more value; "" if there is none."""
     command: click.Command | None = cli
     at = 0
     while isinstance(command, click.Group) and at < len(args):
@@ -127,7 +127,7 @@ class _Bash(_Completes, BashComplete):
 
     @staticmethod
     def _check_version() -> None:
-        """Nobody starts a bash to find out; one that is too old ignores `-o nosort` with a message."""
+        """Check nothing, as that would start a bash. Too old ones ignore `-o nosort` with a message."""
 
 
 class _Zsh(_Completes, ZshComplete):
@@ -143,11 +143,11 @@ SHELLS = tuple(_CLASSES)
 
 
 def register() -> None:
-    """Let click answer the shells so."""
+    """Make click use these classes when a shell asks."""
     for name, shell in _CLASSES.items():
         add_completion_class(shell, name)
 
 
 def script_for(shell: str, cli: click.Command) -> str:
-    """What the shell loads."""
+    """The script that the shell loads."""
     return _CLASSES[shell](cli, {}, "merlin", "_MERLIN_COMPLETE").source()

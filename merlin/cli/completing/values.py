@@ -92,7 +92,7 @@ def _paths(incomplete: str, *, with_specs: bool, with_workspaces: bool) -> Items
 
 
 def _entries(folder: str, prefix: str) -> Iterator[tuple[str, bool]]:
-    """Names in a folder that begin so, and which are folders; hidden ones only if that is asked for."""
+    """Names that begin with `prefix`, and whether each is a folder; hidden ones need a dot in `prefix`."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

@@ -1,4 +1,4 @@
-"""A text that is drawn again only when it is another one: over a slow line nothing is sent while nothing happens."""
+"""A text that is drawn again only when it changes: nothing is sent over a slow line while nothing happens."""
 
 from __future__ import annotations
 

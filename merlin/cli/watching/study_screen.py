@@ -117,7 +117,7 @@ class StudyScreen(Screen[None]):
         )
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only what leads somewhere is offered."""
+        """Offer only keys that lead to something."""
         page = self.app.seen.page if self.app.seen is not None else None
         if action == "failures":
             return page is not None and page.num_failures > 0

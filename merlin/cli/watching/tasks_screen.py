@@ -129,7 +129,7 @@ class TasksScreen(Screen[None]):
             self._begin_at(self._earlier.pop())
 
     def _begin_at(self, after: int) -> None:
-        self._after, self._page = after, None  # no further page is known before this one is read
+        self._after, self._page = after, None  # the next page is not known before this one is read
         self.query_one("#tasks", LiveTable).move_cursor(row=0)
         self._load()
 

@@ -244,7 +244,7 @@ class Autoscaler:
         del self._tracked[name]
 
     def _look_at_workers(self, looked: LookedAt, now: float) -> None:
-        here = self._client.scheduler.name
+        here = self._client.scheduler.system
         self._nodes.update(w.node for w in looked.workers if w.node and w.scheduler == here)
         for tracked in self._tracked.values():
             if tracked.is_requeued:
@@ -264,7 +264,7 @@ class Autoscaler:
 
     def _lives_in(self, worker: WorkerInfo, tracked: Tracked) -> bool:
         return bool(tracked.record.id) and (worker.scheduler, worker.job) == (
-            self._client.scheduler.name,
+            self._client.scheduler.system,
             tracked.record.id,
         )
 

@@ -282,7 +282,7 @@ def _why_here(worker: SpecWorker, allocation: Allocation | None, words: Sequence
 def _has_to_launch(worker: SpecWorker, allocation: Allocation | None) -> bool:
     """Return whether its programs start from the first host of the allocation, and from no other place."""
     scheduler = scheduler_of(worker.batch.type)
-    is_inside = allocation is not None and allocation.scheduler == scheduler.name
+    is_inside = allocation is not None and allocation.scheduler == scheduler.system
     return is_inside and worker.starts_programs and not scheduler.launcher_nests
 
 
@@ -299,7 +299,7 @@ def _launcher(worker: SpecWorker, allocation: Allocation | None) -> list[str]:
     num_nodes = worker.nodes or len(worker.hosts) or None
     if _has_to_launch(worker, allocation) and not batch.worker_launch:
         return []
-    if allocation is not None and allocation.scheduler == scheduler.name:
+    if allocation is not None and allocation.scheduler == scheduler.system:
         for key in OF_ALLOCATIONS:
             settings.pop(key, None)  # the request has them already
         num_nodes = num_nodes or allocation.num_nodes

@@ -43,7 +43,7 @@ class Drawing:
     """Shapes, one above the other."""
 
     def __init__(self, height: float, title: str, width: float = WIDTH) -> None:
-        """`title` is what readers hear who cannot see the drawing."""
+        """`title` is read aloud to readers who cannot see the drawing."""
         self._height, self._width, self._title = height, width, title
         self._shapes: list[str] = []
 
@@ -72,7 +72,7 @@ class Drawing:
         look: str,
         floor: Iterable[float] = (),
     ) -> None:
-        """A row of bars without gaps, as one area: each `step` wide and so high above `base`, or above `floor`."""
+        """Draw a row of bars without gaps, as one area: from `floor` to `heights` above `base`, each `step` wide."""
         tops, floors = list(heights), list(floor)
         if not tops:
             return
@@ -109,7 +109,7 @@ def spark(bars: Sequence[int], title: str) -> str:
 
 
 def ticks(most: float, count: int = 4, least: float = 0.0) -> list[float]:
-    """Round numbers from 0 to `most`, about as many as asked for, and `least` apart at least."""
+    """About `count` round numbers from 0 to `most`, at least `least` apart."""
     if most <= 0 or not math.isfinite(most):
         return [0.0]
     rough = max(least, most / count)

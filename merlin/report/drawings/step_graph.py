@@ -43,7 +43,7 @@ def draw_graph(nodes: Sequence[Node]) -> str:
 
 
 def _columns(nodes: Sequence[Node]) -> list[list[Node]]:
-    """Each step right of all that it waits for; in a column in the order of those, so that few lines cross."""
+    """Put each step right of all that it waits for; each column keeps the order of those, so that few lines cross."""
     depth: dict[str, int] = {}
     for node in nodes:  # in topological order
         depth[node.step] = max((depth[source] + 1 for source in node.after), default=0)

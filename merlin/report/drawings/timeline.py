@@ -17,7 +17,7 @@ _WORKERS, _MANY = 96.0, 4  # height of the area for many workers; few take half 
 _LANE, _LANE_GAP, _BOTTOM = 30.0, 10.0, 34.0
 _MOST_LANES = 30
 _ROOM = 78.0  # between two times on the axis
-_FEW = 10  # tasks of which a rate says little
+_FEW = 10  # a rate says little about fewer tasks
 _NAME = 22  # characters of a step's name
 _UNITS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
             172800, 604800)  # fmt: skip
@@ -51,13 +51,13 @@ def draw_timeline(found: Activity) -> str:
 
 
 def _pace(ended: Floats, width_s: float) -> str:
-    """The highest rate, or how many tasks there were if there were only a few."""
+    """The highest rate; for only a few tasks, their number."""
     num = round(float(ended.sum()))
     return count(num, "task") if num < _FEW else f"≤ {rate(float(ended.max()) / width_s)}"
 
 
 def _seen(heights: Floats) -> Floats:
-    """What is there at all is as high as can be seen."""
+    """The heights, where anything above 0 is made high enough to be seen."""
     return np.where(heights > 0, np.maximum(heights, 1.0), 0.0)
 
 
@@ -74,7 +74,7 @@ def _draw_workers(drawing: Drawing, found: Activity, step: float, most: float, h
 
 
 def _draw_time(drawing: Drawing, found: Activity, bottom: float) -> None:
-    """Times below, lines at them, and a gap at each pause."""
+    """Draw times below, a line at each of them, and a gap at each pause."""
     per_s = (WIDTH - _LEFT - _RIGHT) / found.length_s
     x, last = _LEFT, -1e9
     for i, span in enumerate(found.spans):
@@ -93,7 +93,7 @@ def _draw_time(drawing: Drawing, found: Activity, bottom: float) -> None:
 
 
 def _times(span: Span, per_s: float) -> Iterator[tuple[float, str]]:
-    """The beginning, with its date, and round times of day after it, so far apart that there is room."""
+    """The beginning, with its date, and round times of day after it, far enough apart to be read."""
     begin = datetime.fromtimestamp(span.start).astimezone()
     yield span.start, f"{begin:%-d %b %H:%M:%S}"
     unit = next((unit for unit in _UNITS_S if unit * per_s >= _ROOM), _UNITS_S[-1])

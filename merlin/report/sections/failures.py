@@ -47,7 +47,7 @@ def _row(group: FailureGroup, planned: int) -> list[str]:
 
 
 def _headline(group: FailureGroup) -> str:
-    """What was recorded, or the last line of the log where that says only how the task ended."""
+    """The recorded cause; where it says only how the task ended, the last line of the log."""
     lines = [line for line in group.log_tail.splitlines() if line.strip()]
     return lines[-1].strip() if lines and group.cause.startswith(("exit code", "signal")) else group.cause
 

@@ -51,7 +51,7 @@ def _run_command(facts: StudyFacts) -> str:
 
 
 def _digest(path: Path) -> str:
-    """What the data have to be, if they are to be the same."""
+    """The digest that the data must have to be the same."""
     try:
         return (
             f" Equal data have the content digest <code>{escape(read_manifest(path).content_digest)}</code>."

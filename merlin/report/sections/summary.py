@@ -68,13 +68,13 @@ def _cards(facts: StudyFacts) -> list[tuple[str, str]]:
 
 
 def core_time(hours: float) -> str:
-    """ "36 core-seconds", "1,200 core-hours", with as many digits as say something."""
+    """ "36 core-seconds", "1,200 core-hours", with as many digits as matter."""
     unit, value = in_core_units(hours, hours)
     return f"{value} {unit}"
 
 
 def in_core_units(hours: float, most_h: float) -> tuple[str, str]:
-    """The unit that suits the largest of several costs, and one of them in it."""
+    """The unit that suits the largest of several costs, and `hours` in this unit."""
     unit, per_hour = next(
         (unit, factor) for unit, factor, from_h in _CORE_UNITS if most_h >= from_h or unit == "core-seconds"
     )
@@ -85,14 +85,14 @@ def in_core_units(hours: float, most_h: float) -> tuple[str, str]:
 
 
 def _share(part: int, whole: int) -> str:
-    """A percentage that is 100 or 0 only if it is."""
+    """A percentage that is 100 or 0 only if the share is exactly that."""
     if part in (0, whole):
         return "100 %" if whole and part else "0 %"
     return f"{min(99.9, max(0.1, 100 * part / whole)):.3g} %"
 
 
 def _remarks(facts: StudyFacts) -> str:
-    """What keeps it from going on, and what could not be read."""
+    """What keeps the study from going on, and what could not be read."""
     page = facts.page
     lines = [
         f"{escape(found.what)}" + (f"<br><code>{escape(found.remedy)}</code>" if found.remedy else "")

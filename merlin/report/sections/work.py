@@ -15,7 +15,7 @@ from merlin.views.step_lines import StepLine
 
 
 def timeline(facts: StudyFacts) -> str:
-    """Drawn over the time at work."""
+    """Workers and tasks, drawn over the time at work."""
     if facts.activity is None:
         return ""
     pauses = " Pauses are left out." if len(facts.activity.spans) > 1 else ""
@@ -78,7 +78,7 @@ def _count(facts: StudyFacts, num: int, key: str) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Also of what takes less than a second."""
+    """A duration, also of less than a second."""
     if seconds >= 1:
         return duration(seconds)
     for unit, size in (("ms", 1e-3), ("µs", 1e-6)):

@@ -66,7 +66,7 @@ class Exporter(ABC):
 
     @abstractmethod
     def file_name(self, number: int) -> str:
-        """Of file `number`, relative to the export's directory."""
+        """The name of file `number`, relative to the export's directory."""
 
     @abstractmethod
     def write(self, path: Path, lo: int, hi: int) -> dict[str, Any]:

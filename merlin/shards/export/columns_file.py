@@ -58,7 +58,9 @@ def holds_arrays(path: Path) -> bool:
 def writing_columns(
     path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str] | None = None
 ) -> Iterator[WriteBlock]:
-    """A file of `num` rows that is there when the block ends without an error; `facts` go to where it has a place.
+    """Write a file of `num` rows, which appears when the `with` block ends without an error.
+
+    The `facts` are stored in it if its format has a place for them.
 
     Raises UsageError for a suffix or a shape that cannot be written, MissingExtraError without pyarrow.
     """
@@ -76,7 +78,10 @@ def writing_columns(
 def _npz(
     path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]
 ) -> Iterator[WriteBlock]:
-    """Members come one after the other, blocks side by side: columns wait in files of their own."""
+    """Write a NumPy archive: each column is kept in a temporary file until all blocks are there.
+
+    The archive has one column after the other, but each block has rows of all columns.
+    """
     with ExitStack() as stack:
         files = [stack.enter_context(TemporaryFile(dir=path.parent)) for _ in columns]
 
@@ -93,7 +98,7 @@ def _npz(
 
 
 def _parts(file: BinaryIO, dtype: np.dtype[Any]) -> Iterator[Array]:
-    """What a file holds from its beginning on."""
+    """The content of a file, from its beginning, in parts."""
     file.seek(0)
     while part := file.read(_PART_BYTES):
         yield np.frombuffer(part, dtype)
@@ -103,7 +108,7 @@ def _parts(file: BinaryIO, dtype: np.dtype[Any]) -> Iterator[Array]:
 def _csv(
     path: Path, columns: Sequence[OutColumn], num: int, facts: Mapping[str, str]
 ) -> Iterator[WriteBlock]:
-    """A line of titles, then numbers with as many digits as bring them back."""
+    """A line of titles, then numbers with enough digits to read back the same values."""
     names = [column.name for column in columns]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""How far an export is: what makes a killed one go on, and what a finished one says about itself.
+"""The records of an export: with them a killed one can go on, and a finished one describes itself.
 
 While it runs, ``.export/request.json`` names what is written, and ``.export/files.jsonl`` gets a line for each
 finished file. Then ``export.json`` takes their place; a directory without it holds no finished export.
@@ -73,7 +73,7 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
     def end(
         self, files: list[ExportedFile], described_by: list[str], about: dict[str, Any]
     ) -> dict[str, Any]:
-        """Write ``export.json`` and forget the rest."""
+        """Write ``export.json`` and remove the record of the unfinished export."""
         body = {
             "format": FORMAT,
             "version": VERSION,

@@ -35,7 +35,7 @@ class LbannExporter(Exporter):
 
     @property
     def num_files(self) -> int:
-        """One for failed samples, where all are."""
+        """The number of files; one, for the failed samples, if no other samples are exported."""
         return super().num_files or int(len(self._failed) > 0)
 
     def check(self) -> None:

@@ -27,12 +27,12 @@ SUFFIX = ".sample_list"
 _TRAINING = "train"
 _AT_ONCE = 100  # lists of trainers that are open together
 
-# (samples of the file,) the number of the list that each is in, -1 for none
+# gives the number of the list that each sample of a file is in, -1 for none: (samples,)
 Choose = Callable[[ExportedFile], Array]
 
 
 class _List(Struct, frozen=True):
-    """A list of the samples for which `choose` gives `number`, or with `excludes` of all others."""
+    """A list of the samples for which `choose` gives `number`; with `excludes`, of all others."""
 
     name: str
     choose: Choose
@@ -65,7 +65,10 @@ class FailedRows:
         return len(self._rows)
 
     def among(self, lo: int, hi: int) -> Array:
-        """Those between the rows of positions [lo, hi) and the next ones, and before all for the first bundle."""
+        """The failed rows from the row of position `lo` up to the row of position `hi`.
+
+        The first bundle also gets those before its first row, the last bundle those after its last row.
+        """
         row, view = self._view.row, self._view
         first = 0 if lo == 0 else int(np.asarray(view.read(row, lo, lo + 1))[0])
         begin, end = int(np.searchsorted(self._rows, first)), len(self._rows)
@@ -100,7 +103,10 @@ def _both(prefix: str, choose: Choose, number: int) -> list[_List]:
 
 
 def training_positions(view: View) -> Array:
-    """What trainers share: the samples of the split `train`, or all if it was chosen, or there is none."""
+    """Positions of the samples that trainers share: those of the split `train`.
+
+    If a split was chosen for the export, or there is no split `train`, these are all exported samples.
+    """
     if view.split is not None or not _has_training(view):
         return np.arange(view.num)
     return np.asarray(view.ens.splits[_TRAINING])

@@ -39,7 +39,7 @@ def place(column: ExportColumn) -> str:
 
 
 def stored_dtype(column: ExportColumn) -> np.dtype[Any]:
-    """Conduit has neither half precision nor truth values."""
+    """The type in the file: Conduit has neither half precision nor booleans."""
     if column.dtype.kind == "b":
         return np.dtype("u1")
     return np.dtype("<f4") if column.dtype == np.float16 else column.dtype
@@ -52,7 +52,7 @@ def channels_last(column: ExportColumn, values: Array) -> Array:
 
 
 def _axes(column: ExportColumn) -> tuple[int, ...] | None:
-    """The order of a sample's axes in the file, None for the one that they have: d h w, then channels."""
+    """The order of a sample's axes in the file: d h w, then channels; None if they need no reordering."""
     field = column.field
     if field is None or column.kind not in ("image", "volume"):
         return None

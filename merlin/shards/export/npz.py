@@ -56,7 +56,7 @@ class NpzExporter(Exporter):
         write_member(archive, f"{column.key}.offsets", offsets.dtype, offsets.shape, iter([offsets]))
 
     def _write_text(self, archive: zipfile.ZipFile, column: ExportColumn, lo: int, hi: int) -> None:
-        """Twice through the values: NumPy's text has one width for all."""
+        """Read the values twice, because NumPy's text has one width for all of them."""
         width = 1
         for _, block in self.view.blocks(lo, hi, [column]):
             width = max(width, max((len(text) for text in block[column.key]), default=0))
@@ -70,7 +70,7 @@ class NpzExporter(Exporter):
         write_member(archive, column.key, dtype, (hi - lo,), blocks)
 
     def count(self, path: Path) -> int:
-        """Of the row numbers; ShardError-free as every member is checked against it by its own header."""
+        """The number of row numbers, as the header of that member says."""
         with zipfile.ZipFile(path) as archive:
             return _shape(archive, self.view.row.key)[0]
 

@@ -19,7 +19,7 @@ from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.segments import Array, Ragged, Values
 
 BLOCK_BYTES = 32 << 20
-_TEXT_BYTES = 1024  # what a text value is taken to need
+_TEXT_BYTES = 1024  # assumed size of a text value
 _MAX_ROWS = 4096
 _IDS = ("sample_id", "row")  # always the last two columns
 
@@ -34,13 +34,13 @@ def sample(values: Values, row: int) -> Any:
 
 
 class ExportColumn(Column, frozen=True, kw_only=True):
-    """A column of the data set as it leaves; `key` is its name in formats without groups."""
+    """A column of the data set as it is exported; `key` is its name in formats without groups."""
 
     key: str
 
     @property
     def item_bytes(self) -> int:
-        """Of one sample, or of one item if ragged."""
+        """The bytes of one sample, or of one item if the column is ragged."""
         size = _TEXT_BYTES if self.is_text else self.dtype.itemsize
         return size * int(np.prod(self.shape, dtype=np.int64))
 
@@ -103,7 +103,7 @@ class View:
             yield start, {column.key: self.read(column, start, end) for column in wanted}
 
     def _cut(self, lo: int, hi: int, columns: Sequence[ExportColumn]) -> Iterator[tuple[int, int]]:
-        """Ranges that hold one sample at least, and no more bytes than a block otherwise."""
+        """Ranges of samples with at most as many bytes as a block, or of one sample if that has more."""
         fixed = sum(column.item_bytes for column in columns if not column.ragged)
         ragged = [column for column in columns if column.ragged]
         step = max(1, min(_MAX_ROWS, BLOCK_BYTES // max(1, fixed)))
@@ -122,7 +122,7 @@ class View:
 
 
 def group_rows(sizes: Array) -> Iterator[int]:
-    """How many of the next rows fit a block, again and again; a row that is larger has one of its own."""
+    """The numbers of rows in consecutive blocks; a row that is larger than a block gets one of its own."""
     total = np.cumsum(sizes)
     done = 0
     while done < len(sizes):

@@ -98,7 +98,7 @@ class WebDatasetExporter(Exporter):
 
 
 def _in_json(column: ExportColumn) -> bool:
-    """Numbers, and the text of inputs and parameters."""
+    """True for numbers, and for the text of inputs and parameters."""
     if not column.is_scalar:
         return False
     return column.dtype.kind in "iufb" or (column.is_text and column.group != "fields")

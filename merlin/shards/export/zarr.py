@@ -28,11 +28,11 @@ from merlin.shards.format.segments import Array, Ragged
 NAME = "data.zarr"
 _CHUNK_BYTES = 1 << 18
 _FILE_BYTES = 32 << 20
-_VALUES_STEP = 1 << 20  # of the values of ragged columns, whose files end inside of samples
+_VALUES_STEP = 1 << 20  # for the values of ragged columns, whose files may end inside a sample
 
 
 class _ArrayPlan(Struct, frozen=True):
-    """An array to be made: rows in files, and in chunks inside of these; `step` is a multiple of both."""
+    """An array to be made; `step` is a multiple of the rows in a file, and these of the rows in a chunk."""
 
     path: str
     dtype: np.dtype[Any]
@@ -142,14 +142,14 @@ class ZarrExporter(Exporter):
         return ExportedFile(NAME, lo, hi, size, digest.hexdigest(), {"num_files": len(files)})
 
     def _write_rows(self, array: Any, column: ExportColumn, lo: int, hi: int) -> None:
-        """File by file, as each is encoded as a whole."""
+        """Write one file after the other, because each is encoded as a whole."""
         step = (array.shards or array.chunks)[0]
         for start in range(lo, hi, step):
             end = min(start + step, hi)
             array[start:end] = self.view.read(column, start, end)
 
     def _write_ragged(self, group: Any, column: ExportColumn, lo: int, hi: int) -> None:
-        """The offsets of samples [lo, hi), and the values of the files that begin among theirs."""
+        """Write the offsets of samples [lo, hi), and the files that begin among their values."""
         offsets = self._offsets[column.key]
         last = hi == self.view.num
         group[f"{column.path}/offsets"][lo : hi + last] = offsets[lo : hi + last]
@@ -162,7 +162,7 @@ class ZarrExporter(Exporter):
             values[start:stop] = self._values(column, offsets, start, stop)
 
     def _values(self, column: ExportColumn, offsets: Array, start: int, stop: int) -> Array:
-        """Items [start, stop) of all samples put together."""
+        """Items [start, stop), counted through all samples."""
         first = int(np.searchsorted(offsets, start, side="right")) - 1
         end = int(np.searchsorted(offsets, stop, side="left"))
         found = self.view.read(column, first, end)

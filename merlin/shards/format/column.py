@@ -49,7 +49,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
     @property
     def graph(self) -> str:
-        """The graph that it is a member of, in the part `role`; "" for none."""
+        """The graph in which the column is the member `role`; "" for none."""
         return "" if self.field is None else self.field.graph
 
     @property
@@ -58,7 +58,7 @@ class Column(Struct, frozen=True, kw_only=True):
 
     @property
     def column_names(self) -> tuple[str, ...]:
-        """What a number, or a series, is called as columns of a matrix."""
+        """The names that a number, or a series, gets as columns of a matrix."""
         return column_names(self.name, self.shape)
 
 

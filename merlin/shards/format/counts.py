@@ -47,14 +47,17 @@ def counts_of(directory: Path) -> Counts | None:
         found = path.stat()
     except OSError:
         return None
-    if not stat.S_ISREG(found.st_mode):  # a pipe may never end
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe may never end
         return None
     return _counts_in(path, (found.st_ino, found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(maxsize=64)
 def _counts_in(path: Path, stamp: tuple[int, int, int]) -> Counts | None:
-    """The counts in a manifest, which may be long and is asked again and again; it is replaced, never written to."""
+    """The counts in a manifest, kept for its next reader until the file is replaced.
+
+    A manifest may be long and is read again and again; nobody changes it in place.
+    """
     try:
         return as_kind(parsed(path.read_bytes())["counts"], Counts)
     except (OSError, ValueError, KeyError, TypeError):

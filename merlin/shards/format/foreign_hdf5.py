@@ -10,15 +10,18 @@ import hdf5plugin  # noqa: F401 - registers decompressors
 
 from merlin.base.stored import DEFLATE, MOST, require_stored
 
-_MAX_LINKS = 32  # soft links in one path; more lead in a circle
-_MAX_DEPTH = 8  # virtual data sets of virtual data sets
-_UNPACKED = 100  # of data that is not compressed: parts of it may never have been written
+_MAX_LINKS = 32  # soft links in one path; more are taken for a circle
+_MAX_DEPTH = 8  # levels of virtual data sets that are made of virtual data sets
+_UNPACKED = 100  # for data that is not compressed: parts of it may never have been written
 _CHECKS = {2, 3}  # shuffle and Fletcher-32, which compress nothing
 _GZIP = 1
 
 
 class ForeignFile:
-    """A file that is open for reading. Methods raise ValueError for what leads out of it or cannot be, OSError."""
+    """A file that is open for reading.
+
+    Methods raise OSError, and ValueError for what leads out of the file or is impossible.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._file = h5py.File(path, "r", locking=False)
@@ -28,7 +31,7 @@ class ForeignFile:
         return self._file.attrs
 
     def names(self, path: str = "") -> list[str]:
-        """What is in a group, links to other files among it."""
+        """The names in a group, including those of links to other files."""
         return list(self.find(path)) if self.is_group(path) else []
 
     def datasets(self, path: str = "") -> list[str]:
@@ -87,7 +90,7 @@ class ForeignFile:
         return node
 
     def _require_own(self, path: str, dataset: h5py.Dataset, depth: int) -> None:
-        """ValueError if values are in other files, or are more than the file can hold."""
+        """Raise ValueError if values are in other files, or are more than the file can hold."""
         made = dataset.id.get_create_plist()
         if made.get_external_count():
             raise ValueError(
@@ -132,7 +135,7 @@ def _steps(path: str) -> list[str]:
 
 
 def _ratio(made: Any) -> int:
-    """To how many bytes one may unpack with the filters of a data set."""
+    """The most bytes that one stored byte can become, given the filters of a data set."""
     codes = [made.get_filter(i)[0] for i in range(made.get_nfilters())]
     codecs = [code for code in codes if code not in _CHECKS]
     return _UNPACKED if not codecs else DEFLATE if codecs == [_GZIP] else MOST

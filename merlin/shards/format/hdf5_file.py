@@ -1,7 +1,8 @@
 """New HDF5 files on disks that may be full.
 
-Where a write fails, the HDF5 library may end the process when it closes the file, or later, when the process ends. So
-the library gets no error: its bytes go through `_Storage`, which keeps the first error for whoever writes the file.
+Where a write fails, the HDF5 library may end the process when it closes the file, or later, when the process
+ends. So the library gets no error: its bytes go through `_Storage`, which keeps the first error for the
+writer of the file.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _HELD_BYTES = 1 << 20
 class NewFile:
     """An HDF5 file to be written: `with NewFile(path) as new: new.file["x"] = …`.
 
-    Leaving the block closes the file, and raises what its storage could not do (OSError: no space, quota, file size).
-    Ask `check` from time to time where much is written. After an error the file is of no use to anybody.
+    Leaving the block closes the file, and raises the first error of its storage (OSError: no space, quota,
+    file size). Call `check` from time to time where much is written. After an error the file is useless.
     """
 
     def __init__(self, path: Path, mode: str = "w", **options: Any) -> None:
@@ -54,7 +55,7 @@ class NewFile:
 
 
 class _Storage:
-    """The bytes of a file, as the library's `fileobj` driver asks for them: it never fails.
+    """The bytes of a file, for the library's `fileobj` driver; its methods never fail.
 
     After an error the library goes on as if everything were written, and reads zeros. What it writes in pieces that
     follow each other (compressed chunks, headers) is written together.

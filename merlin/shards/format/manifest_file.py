@@ -76,7 +76,7 @@ class ShardEntry(Struct, frozen=True):
 
 
 class ColumnInfo(Struct, frozen=True):
-    """A column of every shard: (rows, *shape), but for the two of a ragged field.
+    """A column of every shard: (rows, *shape), except the two of a ragged field.
 
     These are `…/values` (items, *shape), with statistics over the items, and `…/offsets` (rows + 1,), with
     statistics of the numbers of items per row: row i has the items [offsets[i], offsets[i + 1]).
@@ -108,12 +108,12 @@ class SplitInfo(Struct, frozen=True):
 
 
 class FileEntry(Struct, frozen=True):
-    """The virtual data set. People find it as `ensemble.h5`, which may be `file` or lead to it."""
+    """The virtual data set; the name `ensemble.h5` is that of `file`, or leads to it."""
 
     file: str = ""
     size_bytes: int = 0
     digest: str = ""
-    # digest of what ensemble.h5 was when the manifest was replaced, and still is after a kill right then
+    # digest of ensemble.h5 before the manifest was replaced, which is what a kill right then leaves
     before: str = ""
 
 
@@ -125,7 +125,7 @@ class PartStatistics(Struct, frozen=True):
 
 
 class PartInfo(Struct, frozen=True, kw_only=True):
-    """What one study gave to a data set that grew, as far as the merged manifest does not tell it."""
+    """What one study gave to a data set that grew, as far as the merged manifest does not say it."""
 
     workspace: str  # below the study's: "" for its own rows, "extensions/001"
     rows: tuple[int, int]  # the planned ones [lo, hi)
@@ -146,7 +146,7 @@ class PartInfo(Struct, frozen=True, kw_only=True):
 
 
 class DataSet(Struct, frozen=True, kw_only=True):
-    """A manifest, or the part of one that a study makes, as if its rows were all."""
+    """A manifest, or the part of one that a study makes, described as if its rows were the whole data set."""
 
     directory: Path  # where it is; not written
     digest_algorithm: str = ALGORITHM
@@ -212,7 +212,7 @@ def manifest_text(data: DataSet) -> str:
 
 
 def sealed(plain: dict[str, Any]) -> str:
-    """The text of a manifest: what it says, with the digest of that."""
+    """The text of a manifest: its content, and the digest of that content."""
     body = {"format": FORMAT, "version": VERSION, **plain}
     return json.dumps({**body, "digest": combine(body)}, indent=1)
 

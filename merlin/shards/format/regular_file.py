@@ -1,4 +1,7 @@
-"""Small files out of directories that anybody may have made: whatever is no regular file is refused, not waited for."""
+"""Read small files from directories that anybody may have made.
+
+Only regular files are read; anything else is refused, so that nobody waits for it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ MAX_TEXT_BYTES = 64 << 20
 
 
 def require_regular(path: Path) -> None:
-    """OSError unless it is a file on a disk: a pipe may never end, and a device may never stop."""
+    """Raise OSError unless it is a regular file: a pipe may never end, and a device may never stop."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
 

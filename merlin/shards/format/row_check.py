@@ -5,10 +5,10 @@ values over all columns of a group, so a row can be proven on its own, wherever 
 in an older version of the shard. Sidecars keep two per row: of `fields/` (what a task made), and of `inputs/` and
 `parameters/` (what it was given).
 
-What is hashed of a wide row is the beginning of its digest, which the digest of its block is made of anyway. The
-values of a narrow one are taken as 64-bit words, mixed, and summed with odd weights modulo 2^64 (a multilinear hash):
-a change of a single word is always seen, any other with a probability of about 1 - 2^-64. It is no protection against
-an adversary; the digests are. It runs at several times their speed.
+Of a wide row, the beginning of its digest is hashed, which is computed anyway for the digest of its block.
+The values of a narrow one are taken as 64-bit words, mixed, and summed with odd weights modulo 2^64 (a
+multilinear hash): a change of a single word is always seen, any other with a probability of about 1 - 2^-64.
+It is no protection against an adversary; the digests are. It runs at several times their speed.
 """
 
 from __future__ import annotations

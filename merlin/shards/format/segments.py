@@ -20,7 +20,7 @@ class Ragged(Struct, frozen=True):
 
     @classmethod
     def of(cls, rows: Sequence[Array | None], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ragged:
-        """From the items of each sample, (m, *shape) each; None has no items. Values are cast to `dtype`."""
+        """Make it from each sample's items, (m, *shape), cast to `dtype`; None stands for no items."""
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([0 if row is None else len(row) for row in rows], out=offsets[1:])
         values = np.empty((int(offsets[-1]), *shape), dtype)

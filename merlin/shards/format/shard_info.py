@@ -81,14 +81,14 @@ class ShardInfo(Struct, frozen=True, kw_only=True):
 
     @property
     def file_digest(self) -> str:
-        """Covers every byte of the file once."""
+        """A digest that covers every byte of the file once."""
         stored = [(e.offset, e.nbytes, e.digest) for d in self.datasets for e in d.extents]
         return combine(self.size_bytes, self.skeleton, stored)
 
     def to_json(self) -> str:
         """The sidecar's text."""
         plain = to_plain(self)
-        if not self.revision:  # a study that was never updated says nothing of it
+        if not self.revision:  # left out for a study that was never updated
             del plain["revision"]
         for dataset, entry in zip(self.datasets, plain["datasets"], strict=True):
             entry["digest"] = dataset.digest

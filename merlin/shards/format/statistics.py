@@ -17,7 +17,7 @@ _STORED = ("min", "max", "mean", "m2")
 _WIDTH = 4096  # running numbers that stay in a core's first cache
 _CACHED_BYTES = 1 << 20  # what is worked on at once
 _MIN_ROWS = 16  # fewer are not worth the work that follows
-_CLOSE = 4.0  # squared mean by variance up to which float32 loses next to nothing of a variance
+_CLOSE = 4.0  # up to this squared mean / variance, float32 loses next to nothing of a variance
 _MAX_ROWS = 64  # summed up in the values' own precision, before float64 takes over
 
 
@@ -67,7 +67,7 @@ class Statistics:
 def merge(parts: Sequence[Statistics | None]) -> Statistics | None:
     """Statistics of the union (Chan, Golub and LeVeque's pairwise update), in the order given.
 
-    None if those of a part are not known: a data set may have shards of versions that did not take them.
+    None if they are not known for a part: shards of some earlier versions have none.
     """
     total: Statistics | None = None
     for part in parts:
@@ -103,9 +103,10 @@ def running(values: Array, shape: tuple[int, ...], axis: int | None) -> Array:
 
 
 def side_by_side(block: Array, period: int) -> Iterator[Array]:
-    """The values of a block, in order, as rows of a multiple of `period`: what NumPy reduces fastest along axis 0.
+    """The values of a block, in order, as rows of a multiple of `period`.
 
-    All are as long as the first but the last, which may be shorter.
+    NumPy reduces such rows fastest along axis 0. All have the same length, except the last one, which may be
+    shorter.
     """
     flat = block.reshape(-1)
     width = period * max(1, _WIDTH // period)
@@ -190,7 +191,7 @@ class Accumulator:
         return np.asarray(how.reduce(values.reshape(-1, self._channels, inner), axis=(0, 2)))
 
     def _first_shift(self, some: Array, finite: Array | None) -> Array:
-        """The mean of each channel, or 0 for all where no mean is large beside its spread; for each running number."""
+        """For each running number its channel's mean; 0 for all if no mean is large beside its spread."""
         wide = some.astype(np.float64)
         known = wide if finite is None else np.where(finite, wide, 0.0)
         count = np.maximum(self._fold(self._count, np.add), 1)

@@ -41,7 +41,7 @@ def write_virtual(path: Path, data: DataSet) -> None:
 
 
 def _show(file: Any, column: ColumnInfo, parts: list[tuple[str, int]]) -> None:
-    """A virtual data set over the first axis of one data set per shard: (file, length)."""
+    """Create a virtual data set of one data set per shard, (file, length), one after the other."""
     import h5py
 
     name = column.path
@@ -63,7 +63,7 @@ def _show(file: Any, column: ColumnInfo, parts: list[tuple[str, int]]) -> None:
 def _write_offsets(
     file: Any, directory: Path, shards: list[tuple[str, int]], names: list[str], num_rows: int
 ) -> dict[str, list[int]]:
-    """Store offsets that count through; returns for each ragged field the number of items in each shard."""
+    """Store offsets that count through all shards; returns the items of each ragged field in each shard."""
     items: dict[str, list[int]] = {name.removesuffix("/offsets"): [] for name in names}
     if not names:
         return items

@@ -106,8 +106,9 @@ class NpzFile(SourceFile):
 class _Member:
     """An array inside an archive, read from streams that are unpacked forward.
 
-    There are two of them, as an import may look at samples before it copies them. Each has a file handle of its own:
-    streams that share one seek forward from wherever another has left it, in some releases of Python 3.12 and 3.13.
+    There are two streams, because an import may look at samples before it copies them. Each has a file handle
+    of its own: in some releases of Python 3.12 and 3.13, streams that share a handle seek forward from where
+    another stream has left it.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -148,7 +149,7 @@ class _Member:
         return np.frombuffer(data, self.dtype).reshape(hi - lo, *self.shape[1:])
 
     def _take(self, row: int) -> tuple[int, Any]:
-        """The stream that is nearest before a row, out of the list; a new one if all are beyond it."""
+        """Take from the list the stream that is nearest before a row; make a new one if all are beyond it."""
         before = [item for item in self._streams if item[0] <= row]
         if before:
             best = max(before, key=lambda item: item[0])

@@ -30,7 +30,7 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
         self._is_new = not directory.exists()
 
     def begin(self, *, overwrite: bool) -> dict[int, ImportedShard]:
-        """The shards that are done already; a manifest in the directory afterwards is the import's own.
+        """The shards that are done already; afterwards a manifest in the directory is the import's own.
 
         Raises UsageError if it holds anything else.
         """
@@ -66,5 +66,5 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
 
 
 def study_id(identity: str) -> str:
-    """What the manifest of an import says it is."""
+    """The study id that the manifest of an import has."""
     return f"import-{identity[:16]}"

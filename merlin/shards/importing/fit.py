@@ -15,7 +15,7 @@ from merlin.spec.import_schema import ImportSchema
 
 
 def check_fit(schema: ImportSchema, fields: Iterable[PlannedField]) -> None:
-    """Kind, axes, layout and channels of all fields against the shapes that they have got.
+    """Check kind, axes, layout and channels of all fields against the shapes in the files.
 
     Raises SpecError with every finding, each with the line and column in the schema.
     """
@@ -45,7 +45,7 @@ def _completed(written: Entry, field: PlannedField) -> Entry:
 
 
 def _of_files(item: Diagnostic, field: PlannedField) -> Diagnostic:
-    """A finding about a shape that nobody wrote says what it is, not how to write another."""
+    """A finding about a shape that comes from the files: its hint says what that shape is."""
     found = f"in the files a sample has the shape [{', '.join(_sizes(field))}]"
     return item.but(hint=found if item.code == "shape" or not item.hint else f"{item.hint}; {found}")
 

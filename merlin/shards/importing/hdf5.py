@@ -119,7 +119,7 @@ class GroupsFile(_Hdf5Source):
     def __init__(self, path: Path, success: str | None = None) -> None:
         super().__init__(path)
         self._success = success
-        self._known: dict[str, str] = {}  # why a sample failed, as far as it was asked
+        self._known: dict[str, str] = {}  # why a sample failed, of those looked at; "" if it did not
         with _explaining(path):
             self._samples = [name for name in self._file.names() if self._file.is_group(name)]
             if not self._samples:
@@ -129,7 +129,7 @@ class GroupsFile(_Hdf5Source):
             self._first = next((name for name in self._samples if not self._failure(name)), self._samples[0])
 
     def _failure(self, name: str) -> str:
-        """Why a sample failed; nothing if it did not."""
+        """Why a sample failed; "" if it did not."""
         if self._success is not None and name not in self._known:
             node = self._file.dataset(f"{name}/{self._success}")
             if node is None:
@@ -163,7 +163,7 @@ class GroupsFile(_Hdf5Source):
         return Facts(len(self._samples), dtype, shape)
 
     def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
-        """Samples that `problems` reports are zero, or empty text."""
+        """Read samples; those that `problems` reports become zero, or empty text."""
         with _explaining(self.path, key):
             rows = [self._value(self._samples[i], key, facts) for i in range(lo, hi)]
             if facts.is_text:
@@ -175,7 +175,7 @@ class GroupsFile(_Hdf5Source):
             return out
 
     def _value(self, sample: str, key: str, facts: Facts) -> Any:
-        """None if it is not there, or has another size."""
+        """A value of a sample; None if it is not there, or has another size."""
         node = self._file.dataset(f"{sample}/{key}")
         if node is None or node.shape is None:
             return None
@@ -229,7 +229,7 @@ def _explaining(path: Path, key: str = "") -> Iterator[None]:
 
 
 def _dtype(place: str, dataset: Any) -> np.dtype[Any]:
-    """Of numbers; object for text."""
+    """The type of numbers; object for text."""
     try:
         stored = dataset.dtype
     except (TypeError, ValueError) as e:

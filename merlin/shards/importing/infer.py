@@ -67,7 +67,7 @@ def is_grouped(path: Path) -> bool:
 
 
 def _says_success(path: Path) -> bool:
-    """True if the groups, which are samples, have Conduit's mark of those that failed."""
+    """True if the groups, which are samples, have Conduit's mark that says which of them failed."""
     with opening(path) as file:
         names = file.names()
         return all(file.find(f"{name}/{_SUCCESS}") for name in (min(names), max(names)))

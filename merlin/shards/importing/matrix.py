@@ -10,11 +10,11 @@ from merlin.shards.format.segments import Array, Values
 from merlin.shards.importing.source_file import Facts, SourceFile
 
 MAX_COLUMNS = 1000  # a data set has an array, statistics and a line in its tables for each of them
-KEPT_BYTES = 64 << 20  # of a shard's rows that are read once for all columns; else each column reads its own
+KEPT_BYTES = 64 << 20  # up to this size, rows of a shard are read once for all columns, else for each column
 
 
 def column_names(name: str, num: int) -> list[str]:
-    """What the columns of a matrix are called as inputs of a data set."""
+    """The names that the columns of a matrix get as inputs of a data set."""
     return [f"{name}{i}" for i in range(num)]
 
 
@@ -24,7 +24,7 @@ class MatrixFile(SourceFile):
     def __init__(self, source: SourceFile, key: str, facts: Facts) -> None:
         super().__init__(source.path)
         self._source, self._key, self._row_facts = source, key, facts
-        self._range = (0, 0)  # the rows that are read next, by every column
+        self._range = (0, 0)  # rows that every column reads next
         self._kept: tuple[Facts, Array] | None = None
 
     def names(self) -> list[str]:

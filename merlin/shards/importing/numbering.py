@@ -15,11 +15,11 @@ from merlin.shards.importing.source_file import SourceFile
 from merlin.shards.importing.streams import Stream
 from merlin.spec.import_schema import ImportColumn, ImportSchema
 
-_SPARSE = 8  # shards without any sample, for each one with some, that are taken for a mistake
+_SPARSE = 8  # so many shards without any sample, for each one with some, are taken for a mistake
 
 
 class SampleSpan(Struct, frozen=True):
-    """Consecutive rows whose samples are numbered on: `first_row` + i is sample `first_sample` + i."""
+    """Consecutive rows with consecutive samples: row `first_row` + i is sample `first_sample` + i."""
 
     first_row: int
     first_sample: int
@@ -29,11 +29,11 @@ class SampleSpan(Struct, frozen=True):
 def number_samples(
     schema: ImportSchema, sources: Sequence[SourceFile], num: int
 ) -> tuple[Array, tuple[SampleSpan, ...]]:
-    """The row of every sample (num,) int64, ascending, and the spans that share out all rows up to the last.
+    """The row of every sample (num,) int64, ascending, and the spans that divide all rows up to the last.
 
-    Rows are as the schema's `row`, or the ids, or the order of the samples says.
+    The schema's `row`, or the ids, or the order of the samples decide the rows.
 
-    Raises UsageError for a column that cannot number samples, ShardError for a number that cannot be.
+    Raises UsageError for a column that cannot number samples, ShardError for an impossible number.
     """
     columns = {"row": schema.row, "sample_id": schema.sample_id}
     found = {
@@ -92,7 +92,7 @@ def _refuse_sparse(places: Array, rows: Array, per_shard: int, what: str) -> Non
 
 
 def _refuse_jumps(stream: Stream, rows: Array, ids: Array) -> None:
-    """Ids ascend with the rows, or begin again."""
+    """Raise ShardError unless ids ascend with the rows, or begin again."""
     wrong = np.flatnonzero((np.diff(rows - ids, prepend=rows[:1] - ids[:1]) < 0) | (ids < 0))
     if len(wrong):
         at = int(wrong[0])

@@ -121,7 +121,7 @@ def _written_shape(field: Any) -> list[int]:
 
 
 def _lengths(column: Any) -> Array:
-    """Of lists; that of a null is 0."""
+    """The lengths of lists; that of a null is 0."""
     return np.asarray(column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), np.int64)
 
 

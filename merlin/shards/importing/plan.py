@@ -26,7 +26,7 @@ class ImportPlan(Struct, frozen=True):
     schema: ImportSchema
     streams: tuple[Stream, ...]
     rows: Array  # (num,) int64, ascending
-    spans: tuple[SampleSpan, ...]  # which share out all rows up to the last
+    spans: tuple[SampleSpan, ...]  # divide all rows up to the last
     aggregate: Aggregate
     identity: str  # of the schema and the files
     schema_digest: str
@@ -43,7 +43,7 @@ class ImportPlan(Struct, frozen=True):
 
     @property
     def planned(self) -> int:
-        """Rows up to the last sample."""
+        """The number of rows up to the last sample."""
         return int(self.rows[-1]) + 1 if self.num else 0
 
     @property

@@ -56,8 +56,11 @@ def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[St
 def find_parts(
     what: str, keys: Sequence[str], column: ImportColumn, sources: Sequence[SourceFile]
 ) -> list[FileColumn]:
-    """The files that have a column under one of these keys, in their order; without `file:`, those of the kind
-    of file that has it. Raises UsageError if one of them, or all, do not."""
+    """The files that have a column under one of these keys, in their order.
+
+    Without `file:`, these are all files of the kind of file that has it. Raises UsageError if one of them, or
+    every file, does not have it.
+    """
     chosen = [s for s in sources if column.file is None or _matches(s.path, column.file)]
     if not chosen:
         known = list_some(source.path.name for source in sources)
@@ -82,7 +85,7 @@ def find_parts(
 
 
 def _key_in(source: SourceFile, keys: Sequence[str], named: bool) -> str:
-    """The key under which a file has the column, or nothing; a named .npy has no other column."""
+    """The key under which a file has the column, or ""; a .npy that is named with `file:` has only one."""
     only = source.names()[0] if named and source.path.suffix.lower() == ".npy" else ""
     return next((key for key in keys if source.has(key)), only)
 
@@ -98,8 +101,10 @@ def _keys(column: ImportColumn, name: str, *groups: str) -> list[str]:
 def _plain_streams(
     group: str, name: str, column: ImportColumn, sources: Sequence[SourceFile]
 ) -> list[Stream]:
-    """An input or a parameter, or those that the columns of a matrix are: float64 or text; whole numbers stay so
-    in parameters."""
+    """An input or a parameter, or those that the columns of a matrix are, as float64 or text.
+
+    In parameters whole numbers stay whole numbers.
+    """
     what = f"{group}.{name}"
     parts = find_parts(what, _keys(column, name, group), column, sources)
     first = parts[0].facts
@@ -141,7 +146,7 @@ def _matrix_streams(group: str, name: str, parts: Sequence[FileColumn]) -> list[
 
 
 def _refuse_clashes(schema: ImportSchema, streams: Sequence[Stream]) -> None:
-    """UsageError if a column of a matrix is called as another input or parameter."""
+    """Raise UsageError if a column of a matrix has the name of another input or parameter."""
     paths = [stream.path for stream in streams if not stream.path.startswith("fields/")]
     for name, num in Counter(path.partition("/")[2] for path in paths).items():
         is_said = name in schema.inputs and name in schema.parameters
@@ -187,7 +192,7 @@ def _field_stream(
 
 
 def _agree(what: str, parts: Sequence[FileColumn]) -> Facts:
-    """What the files say of a column: the same, but for the width of numbers."""
+    """What the files say of a column; they have to say the same, except for the width of numbers."""
     first = parts[0].facts
     for part in parts[1:]:
         if (part.facts.shape, part.facts.ragged, part.facts.is_text) != (

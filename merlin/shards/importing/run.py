@@ -38,7 +38,7 @@ def import_data(
 ) -> DataSet:
     """Make a data set in the directory `out`. Shards that a killed import of the same files wrote are kept.
 
-    An import that fails for what is in the files leaves nothing.
+    An import that fails because of what is in the files leaves nothing behind.
 
     Raises:
         UsageError: the schema does not fit the files, or `out` holds something else.
@@ -85,8 +85,8 @@ def _write_missing(
 def find_dropped(plan: ImportPlan, lo: int, hi: int) -> dict[int, str]:
     """Positions in [lo, hi) that are left out, and why: it failed, or the first column whose value does not fit.
 
-    Where the schema wants bad values refused, none is left out for its value; then ShardError for a graph whose
-    members do not fit together, as each value is looked at when it is copied.
+    If the schema refuses bad values, no sample is left out for its value; each value is checked when it is
+    copied. In this case, ShardError is raised for a graph whose members do not fit together.
     """
     dropped: dict[int, str] = {}
     for stream in plan.streams if plan.schema.success else ():

@@ -31,7 +31,7 @@ class Facts(Struct, frozen=True):
 class SourceFile(ABC):
     """One file. Reading is fastest forward, sample by sample, as an import does it."""
 
-    has_text_cells = False  # its numbers are read from text, as whatever they are taken for
+    has_text_cells = False  # its numbers are read from text, as the type that they are taken for
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,7 +82,7 @@ class SourceFile(ABC):
         return None if offsets is None else (key, offsets)
 
     def _cuts(self, pair: tuple[str, str], lo: int, hi: int) -> Array:
-        """Where samples [lo, hi) begin and end among the values, as int64. Raises ShardError for what cannot be."""
+        """Where samples [lo, hi) begin and end among the values: int64. Raises ShardError if impossible."""
         key, offsets = pair
         num = self._facts(key).num
         found = np.asarray(self._read(offsets, lo, hi + 1, self._facts(offsets)))
@@ -117,7 +117,7 @@ class SourceFile(ABC):
         return {}
 
     def expect(self, lo: int, hi: int) -> None:
-        """Samples [lo, hi) of several columns are read next."""
+        """Announce that samples [lo, hi) of several columns are read next."""
         return
 
     def place(self, key: str, row: int) -> str:
@@ -129,12 +129,12 @@ class SourceFile(ABC):
         return {}
 
     def close(self) -> None:
-        """Give back what is open."""
+        """Close what is open."""
         return
 
 
 def with_ragged(names: Sequence[str], separator: str) -> list[str]:
-    """Keys of columns, where those of values and of offsets, such as a.values and a.offsets, are one: a."""
+    """The keys of columns; a pair of values and offsets, such as a.values and a.offsets, is one key: a."""
     pairs = {
         name.removesuffix(f"{separator}values"): [name, f"{name.removesuffix('values')}offsets"]
         for name in names
@@ -147,7 +147,7 @@ def with_ragged(names: Sequence[str], separator: str) -> list[str]:
 def plain_about(written: Any) -> dict[str, Any]:
     """What a file says about a column, as far as it has the right type.
 
-    Raises TypeError or ValueError for what is no mapping.
+    Raises TypeError or ValueError for anything but a mapping.
     """
     texts = ("path", "role", "kind", "units", "description", "layout")
     found: dict[str, Any] = {}

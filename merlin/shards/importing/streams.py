@@ -17,7 +17,7 @@ from merlin.shards.importing.source_file import Facts, SourceFile
 from merlin.shards.writing import check
 
 BLOCK_BYTES = 8 << 20
-_ITEMS = 1024  # what a sample of a ragged field is taken to have
+_ITEMS = 1024  # items assumed for a sample of a ragged field
 _TEXT_BYTES = 256
 
 
@@ -30,7 +30,10 @@ class FileColumn(Struct, frozen=True):
     facts: Facts
 
     def taken_for(self, field: PlannedField) -> FileColumn:
-        """What it is read as: text if the field is text, numbers of the field's dtype where the file has text."""
+        """The column with the type that it is read as.
+
+        That is text if the field is text, and the field's dtype where the file has numbers as text.
+        """
         if field.is_text:
             return replace(self, facts=replace(self.facts, dtype=np.dtype(object)))
         if self.facts.is_text or self.source.has_text_cells:
@@ -59,7 +62,7 @@ class Stream:
         self._size = prod(field.shape)  # values of a sample, or of an item
 
     def _pieces(self, lo: int, hi: int) -> Iterator[tuple[FileColumn, int, int, int]]:
-        """(part, its first position, lo, hi): positions [lo, hi) file by file, counted in the file."""
+        """Positions [lo, hi) file by file: (part, its first position, lo and hi counted in the file)."""
         while lo < hi:
             index = bisect_right(self._starts, lo) - 1
             start, end = self._starts[index], min(hi, self._starts[index + 1])
@@ -91,7 +94,7 @@ class Stream:
         return found[0] if len(found) == 1 else _join(found, self.field)
 
     def _in_shape(self, part: FileColumn, values: Values) -> Values:
-        """Flat arrays, and lists of as many values as the field has, in the field's shape; other lists are zeros."""
+        """Values in the field's shape; a list with another number of values than the field becomes zeros."""
         if not isinstance(values, Ragged):
             return values.reshape(len(values), *self.field.shape)
         if self.field.ragged:
@@ -130,7 +133,7 @@ class Stream:
 
 
 def _join(pieces: Sequence[Values], field: PlannedField) -> Values:
-    """Samples of one file after those of another."""
+    """Join the samples of several files, one file after the other."""
     ragged = [piece for piece in pieces if isinstance(piece, Ragged)]
     if not field.ragged:
         dense = [piece for piece in pieces if not isinstance(piece, Ragged)]

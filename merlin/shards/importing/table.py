@@ -49,7 +49,7 @@ class TableFile(SourceFile):
         return [[cell.strip() for cell in cells] for cells in self._table.values(lo, hi)]
 
     def _require_width(self) -> None:
-        """ShardError for a row of another length."""
+        """Raise ShardError for a row of another length."""
         width = len(self._names)
         for lo, texts in self._table.blocks():
             for row, text in enumerate(texts, lo):
@@ -90,7 +90,7 @@ class TableFile(SourceFile):
         return self._kept[lo - self._kept_from : hi - self._kept_from]
 
     def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
-        """Cells that `problems` reports are zero."""
+        """Read cells; those that `problems` reports become zero."""
         columns = self._columns(key)
         cells = [cells[i] for cells in self._rows(lo, hi) for i in columns]
         values = as_text(cells) if facts.is_text else _numbers(cells, facts.dtype)

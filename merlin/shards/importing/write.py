@@ -175,7 +175,7 @@ def _failed_rows(done: dict[int, ImportedShard]) -> Array:
 
 
 def _source(name: str, span: SampleSpan, rows: Array, failed: Array) -> SourceInfo:
-    """What became of the samples of a span. Ids that nothing has are missing."""
+    """What became of the samples of a span; those with an id that no sample in the files has are missing."""
     rows, failed = _tasks(span, rows), _tasks(span, failed)
     missing = np.setdiff1d(np.arange(span.num), rows, assume_unique=True)
     counts = Counts(
@@ -199,13 +199,13 @@ def _source(name: str, span: SampleSpan, rows: Array, failed: Array) -> SourceIn
 
 
 def _tasks(span: SampleSpan, rows: Array) -> Array:
-    """Those of the ascending rows that are in the span, counted from its first."""
+    """The tasks of a span: those of the rows, which ascend, that are in it, counted from its first row."""
     lo, hi = np.searchsorted(rows, [span.first_row, span.first_row + span.num])
     return np.asarray(rows[lo:hi] - span.first_row)
 
 
 def _failures(named: Sequence[tuple[str, SampleSpan]], done: dict[int, ImportedShard]) -> list[FailedTasks]:
-    """Groups by cause and source, most frequent first; causes beyond `MAX_CAUSES` share one."""
+    """Failed samples by cause and source, most frequent first; causes beyond `MAX_CAUSES` share one entry."""
     groups: dict[str, list[Array]] = {}
     for shard in sorted(done):
         for cause, ranges in done[shard].dropped.items():

@@ -50,7 +50,7 @@ _RC: dict[Any, Any] = {
 
 
 def require_matplotlib() -> None:
-    """MissingExtraError, which names the extra, unless matplotlib can be imported."""
+    """Raise MissingExtraError, which names the extra, unless matplotlib can be imported."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -84,7 +84,7 @@ class Canvas(Struct, frozen=True):
 
     @property
     def interpolation(self) -> str | None:
-        """Of images: a vector file keeps their own pixels, a raster file is drawn without jagged edges."""
+        """How images are drawn: a vector file keeps their own pixels, a raster file has no jagged edges."""
         return "none" if self.is_vector else None
 
     def axes(self, left: float, top: float, width: float, height: float, **options: Any) -> Any:

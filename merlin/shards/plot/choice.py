@@ -15,8 +15,8 @@ from merlin.shards.reading.reader import SampleReader
 Array = np.ndarray[Any, Any]
 
 CHART_KINDS = ("inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
-MAX_ROWS = 100_000  # of scalars and inputs; what a histogram of them looks like no longer changes beyond
-_MAX_SHARDS = 100  # that are opened for them; so many stay open
+MAX_ROWS = 100_000  # of scalars and inputs; with more, a histogram of them looks the same
+_MAX_SHARDS = 100  # opened for these rows at most; so many stay open
 
 
 class Choice(Struct, frozen=True):
@@ -38,7 +38,7 @@ class Choice(Struct, frozen=True):
         return self.note_of(len(self))
 
     def note_of(self, num: int) -> str:
-        """The same for a chart that draws `num` of the rows."""
+        """The note of a chart that draws `num` of the rows."""
         where = f" ({self.condition})" if self.condition else ""
         if num == self.total:
             return f"{num:,} samples{where}"
@@ -85,8 +85,10 @@ def sample_ids(reader: SampleReader, rows: Array) -> Array:
 
 
 def _rows(sizes: list[int], num: int, positions: Array | None = None) -> Array:
-    """`num` rows of shards of these sizes, or of the indices into `positions`, which are such rows; from evenly
-    spaced shards if there are very many."""
+    """`num` rows of shards of these sizes, from evenly spaced shards if there are very many.
+
+    With `positions`, which are such rows, the result is indices into these.
+    """
     starts = np.cumsum([0, *sizes])
     if positions is not None:
         shard_of = np.searchsorted(starts[1:], positions, side="right")

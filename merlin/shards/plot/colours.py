@@ -11,7 +11,7 @@ Array = np.ndarray[Any, Any]
 
 INTENSITY, SIGNED, OTHER = "inferno", "RdBu_r", "viridis"  # matplotlib's; all can be read by the colour-blind
 _DECADES = 4  # of a logarithmic scale
-_ENOUGH = 200_000  # values that a scale is chosen by
+_ENOUGH = 200_000  # so many values are enough to choose a scale
 
 
 class Colours(Struct, frozen=True):
@@ -30,7 +30,7 @@ class Colours(Struct, frozen=True):
         return PowerNorm(0.5, self.lo, self.hi) if self.scale else Normalize(self.lo, self.hi)
 
     def within(self, values: Array) -> Array:
-        """Values that the norm can take; what is not a number stays so, and clear."""
+        """Values clipped to those that the norm can take; NaN stays NaN, and is drawn transparent."""
         return np.clip(values, self.lo, self.hi)
 
 

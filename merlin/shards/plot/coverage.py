@@ -28,7 +28,7 @@ class Coverage(Struct, frozen=True):
 
     @property
     def points(self) -> Array:
-        """Those of the samples that are drawn as points."""
+        """The samples that are drawn as points."""
         return self.values[:: -(-len(self.values) // _MAX_POINTS) or 1]
 
     @property
@@ -77,7 +77,7 @@ def _all(data: Coverage, i: int) -> Array:
 
 
 def _histogram(axes: Any, data: Coverage, i: int, scale: Scale) -> None:
-    """Of the samples in the data set; the others are ticks along the upper edge, a line for each outcome."""
+    """Draw the samples in the data set; the others are ticks along the upper edge, a line per outcome."""
     edges = scale.edges(len(data.values))
     counts, _ = np.histogram(data.values[:, i], edges)
     look.bars(axes, counts, edges, look.BLUE)
@@ -104,7 +104,7 @@ def _scatter(axes: Any, data: Coverage, x: int, y: int) -> None:
 
 
 def _density(axes: Any, data: Coverage, x: int, y: int, scales: list[Scale]) -> None:
-    """Samples per cell; a cell as dark as in an even coverage would be half as dark as the darkest."""
+    """Draw samples per cell; equally filled cells would be half as dark as the darkest can be."""
     from matplotlib.colors import LinearSegmentedColormap, to_rgb
 
     axes.set_gid(look.TINTED)
@@ -148,7 +148,7 @@ def _ranks(values: Array) -> Array:
 
 
 def _label(axes: Any, data: Coverage, row: int, column: int, scales: list[Scale]) -> None:
-    """Ticks and names at the outer edge alone."""
+    """Ticks and names only at the outer edge."""
     last = data.num_paired - 1
     apply(axes.xaxis, scales[column], ticks=3)
     if row != column:

@@ -17,7 +17,7 @@ MAX_LOST = 400  # of each outcome; so many marks can still be distinguished
 
 
 def lost_inputs(data: DataSet, labels: tuple[str, ...], parameters: tuple[str, ...]) -> dict[str, Array]:
-    """By outcome, inputs and parameters of at most `MAX_LOST` samples: (m, labels + parameters) float64.
+    """Inputs and parameters of at most `MAX_LOST` samples, by outcome: (m, labels + parameters) float64.
 
     Empty if the data set was moved out of its workspace, or its sources do not run per sample.
     """

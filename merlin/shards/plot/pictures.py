@@ -17,7 +17,7 @@ from merlin.shards.reading.reader import SampleReader
 Array = np.ndarray[Any, Any]
 
 MAX_CHANNELS = 8  # of one field
-_MANY_TILES = 200  # from here on they are drawn so small that half the pixels do
+_MANY_TILES = 200  # from so many on, pictures are drawn so small that half the pixels are enough
 _TRUE_COLOURS = {("r", "g", "b"), ("red", "green", "blue")}
 
 

@@ -97,7 +97,7 @@ def make_sections(
 
 
 def _first(found: Sequence[T], most: int, what: str) -> tuple[tuple[T, ...], str]:
-    """As many as are drawn, and what the chart's note says of the others."""
+    """The first `most` of what was found, and what the chart's note says of the others."""
     more = f"; the first {most} of {len(found)} {what}" if len(found) > most else ""
     return tuple(found[:most]), more
 
@@ -186,7 +186,10 @@ def _series(source: ChartSource) -> Iterator[Section]:
 
 
 def _is_series(info: FieldInfo) -> bool:
-    """One or two axes; of a ragged field, numbers along an axis that has a name (others may be in any order)."""
+    """True if it is drawn as a series: it has one or two axes.
+
+    A ragged field has to hold numbers along an axis with a name, as items without one may be in any order.
+    """
     if info.ragged:
         return not info.graph and not info.shape and bool(info.axes or info.kind == "series")
     return info.kind == "series" and not info.graph and len(info.shape) in (1, 2)
@@ -208,7 +211,10 @@ def _fans_of(source: ChartSource, info: FieldInfo, rows: Array) -> Iterator[seri
 
 
 def _ragged_fan(source: ChartSource, info: FieldInfo, rows: Array) -> series.Fan:
-    """Up to the length that nineteen of twenty samples do not exceed; shorter ones end where they end."""
+    """The fan of a ragged field, up to the length that 95 % of the samples do not exceed.
+
+    Shorter samples end where they end.
+    """
     items = source.reader.column_at(info.path)[rows]
     length = max(1, int(np.quantile(items.lengths, 0.95)))
     at = series.thin(length)
@@ -276,7 +282,7 @@ def _sheet(source: ChartSource, kind: str, title: str) -> Iterator[Section]:
 
 
 def _leading(reader: SampleReader) -> FieldInfo | None:
-    """The scalar that varies most for its mean; it distinguishes samples best."""
+    """The scalar with the largest spread relative to its mean; it distinguishes samples best."""
 
     def spread(info: FieldInfo) -> float:
         known = info.statistics

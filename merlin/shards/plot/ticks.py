@@ -14,7 +14,7 @@ Array = np.ndarray[Any, Any]
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DECADES = 2.0  # a range of more than this many decades may want a logarithmic axis
-_CROWDED = 0.2  # and does if the lower half of the values fills less than this share of a linear one
+_CROWDED = 0.2  # and gets one if the lower half of the values fills less than this share of a linear one
 _MAX_BINS = 60
 _FEW = 12  # whole numbers that get a bar each, however few samples there are
 _CHARACTER = 0.078  # inches, of the labels' font
@@ -62,7 +62,7 @@ class Scale(Struct, frozen=True):
     lo: float
     hi: float
     is_log: bool = False
-    is_whole: bool = False  # whole numbers: bins have to hold as many of them each
+    is_whole: bool = False  # whole numbers: each bin has to hold equally many of them
 
     @property
     def exponent(self) -> int:

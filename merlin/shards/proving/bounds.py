@@ -38,7 +38,7 @@ class Bounds(Struct, frozen=True, dict=True):
         return rows if rows.any() else None
 
     def _holds(self, block: Array) -> bool:
-        """Quick and certain if true; NaN makes it false."""
+        """A quick check: if it is true, no value breaks the bounds; NaN makes it false."""
         if len(self.low) == 1:
             return bool(block.min() >= self.low[0] and block.max() <= self.high[0])
         low, high = self._running

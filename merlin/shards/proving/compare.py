@@ -94,7 +94,7 @@ def schema_of(datasets: Iterable[DatasetInfo]) -> Schema:
 
 
 def schema_differences(wanted: Schema, found: Schema) -> Iterator[tuple[str, str]]:
-    """(data set, message) where two schemas differ; one that is found too much counts unless it is provenance."""
+    """(data set, message) where two schemas differ; a data set too many counts unless it is provenance."""
     for name in sorted({name for name in found if not name.startswith(PROVENANCE)} | wanted.keys()):
         expected, other = (
             "nothing" if name not in schema else "{} {}".format(*schema[name]) for schema in (wanted, found)
@@ -107,5 +107,5 @@ def places_of_items(items: Array, offsets: Array | None, num_rows: int) -> Array
     """Rows of a ragged column that items (n,) belong to; all rows if the offsets are unknown or damaged."""
     if offsets is None or len(offsets) != num_rows + 1 or (np.diff(offsets) < 0).any():
         return np.arange(num_rows)
-    # the last row that begins at or before the item: those without items begin there, too, and come before it
+    # the last row that begins at or before the item; rows without items that begin there come before it
     return np.unique(np.searchsorted(offsets, items, side="right") - 1)

@@ -33,7 +33,7 @@ class Symptoms(Struct, frozen=True):
     size_bytes: int
 
     def is_healthy(self, info: ShardInfo) -> bool:
-        """Every byte that was read is as `info` has it."""
+        """True if every byte that was read is as `info` has it."""
         is_intact = self.size_bytes == info.size_bytes and self.is_skeleton_intact
         return is_intact and not any(found.bad for found in self.findings.values())
 
@@ -132,7 +132,7 @@ class Diagnosis:
     # ------------------------------------------------------------ the file
 
     def _is_foreign(self) -> bool:
-        """A shard of another study or another place; then nothing else need be said about it."""
+        """Note a shard of another study or place, and return True: nothing else need be said about it."""
         marks = "" if self._own is None else self._problems.foreign_marks(self._own.attributes)
         if marks:
             message = f"it is a shard of another place: {marks}"
@@ -152,7 +152,7 @@ class Diagnosis:
         self._add("truncated", message, rows=rows)
 
     def _rows_beyond(self, dataset: DatasetInfo, size: int) -> Array:
-        """Rows with bytes after the end of the file, to the row where that is known."""
+        """Rows with bytes after the end of the file; exact to the row where the place of rows is known."""
         places = []
         for extent in dataset.extents:
             if extent.offset + extent.nbytes <= size:
@@ -164,7 +164,7 @@ class Diagnosis:
         return self._rows_of(dataset, places)
 
     def _judge_schema(self) -> None:
-        """Data sets that the file itself describes in another way than its sidecar."""
+        """Note data sets that the file itself describes differently from its sidecar."""
         if self._own is None:
             return
         own = {name: (column.dtype, column.shape[1:]) for name, column in self._own.columns.items()}
@@ -173,7 +173,7 @@ class Diagnosis:
             self._add("wrong schema", message, dataset=name, rows=rows)
 
     def _judge_ids(self) -> None:
-        """Rows that are in the file twice, do not belong there, or are not there."""
+        """Note rows that are in the file twice, do not belong there, or are not there."""
         source = self._stored if self._own is None else self._own
         try:
             rows, ids = (source.read(name, 0, source.columns[name].shape[0]) for name in _IDS)
@@ -204,14 +204,14 @@ class Diagnosis:
         self._add("flipped bytes", f"{what} in {in_rows(rows)}", dataset=dataset.name, rows=rows)
 
     def _is_known(self, dataset: DatasetInfo) -> bool:
-        """A problem of another kind says what is wrong with a column."""
+        """True if a problem of another kind says what is wrong with a column."""
         found = self._found()
         if dataset.name in _IDS:
             return any("sample id" in p.kind or p.kind == "count mismatch" for p in found)
         return any(p.kind == "wrong schema" and p.dataset == dataset.name for p in found)
 
     def _judge_rest(self) -> None:
-        """Lost rows that no problem names yet; and damage that concerns no row."""
+        """Note lost rows that no problem names yet, and damage that concerns no row."""
         left = np.setdiff1d(self._problems.lost, lost_rows(self._found()))
         if len(left):
             self._add("flipped bytes", f"the values of {in_rows(left)} cannot be proven", rows=left)
@@ -220,7 +220,7 @@ class Diagnosis:
 
 
 def _group_of(dataset: DatasetInfo) -> int | None:
-    """The check values that damage of a column shows in: offsets count with their values."""
+    """The group of check values that covers a column; offsets belong to the group of their values."""
     return group_of(dataset.name.replace("/offsets", "/values"))
 
 

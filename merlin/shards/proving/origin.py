@@ -55,9 +55,9 @@ def has_manifest_outcome(workspace: Workspace, aggregate: StepInstance) -> bool:
 
 
 def promised(directory: Path) -> DataSet | None:
-    """The manifest that a repair would write if every shard were intact; None if nothing says so.
+    """The manifest that a repair would write if every shard were intact; None if it is not known.
 
-    A shard whose sidecar does not vouch for it has a content digest that no shard has.
+    A shard without a valid sidecar gets a content digest that no shard has.
     """
     try:
         found = find_aggregate(directory)
@@ -78,7 +78,7 @@ def promised(directory: Path) -> DataSet | None:
 def _as_described(
     workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: np.ndarray[Any, Any]
 ) -> ShardInfo:
-    """The sidecar, or nothing but the rows that ended ok."""
+    """The content of the sidecar; if that is unreadable, only the rows that ended ok."""
     directory = workspace.data_set_dir(aggregate)
     try:
         return read_info(directory / info_name(shard))

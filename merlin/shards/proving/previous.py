@@ -61,7 +61,7 @@ class ProvenRows:
         self.attempts = self._attempts(info)
 
     def _search(self, info: ShardInfo, known: Array, recorded: Array) -> None:
-        """First where the sidecar says that the rows are, then where the file itself does."""
+        """Look for rows first where the sidecar says that they are, then where the file itself says so."""
         if not self.path.is_file():
             return
         stored = StoredShard.by_sidecar(self.path, info)
@@ -123,7 +123,10 @@ class ProvenRows:
         return [(a, b) for a, b in pairwise(cuts) if a < b]
 
     def offsets(self, name: str) -> Array:
-        """(n + 1,) of a ragged field ("fields/g/nodes"): where the items of each proven row begin among theirs."""
+        """(n + 1,) of a ragged field ("fields/g/nodes"): where the items of each proven row begin.
+
+        Only the items of proven rows are counted.
+        """
         if name not in self._offsets:
             lengths = np.zeros(len(self.rows), dtype=np.int64)
             for number in np.unique(self._file).tolist():
@@ -152,7 +155,8 @@ class ProvenRows:
 def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[str]]:
     """The proven rows of a shard as it is on disk, by its sidecar and by that of a writer that was killed.
 
-    A sidecar without its shard still knows which rows were filtered. Also returns what is in the way of more.
+    A sidecar without its shard still knows which rows were filtered. Also returns the problems that kept it
+    from finding more rows.
     """
     path = directory / shard_name(shard)
     sidecars = [directory / name for name in (info_name(shard), next_info_name(shard))]
@@ -168,12 +172,12 @@ def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[s
 
 
 def _is_intact(values: Array, dataset: DatasetInfo) -> bool:
-    """The values of a small column have the digests that were recorded."""
+    """True if the values of a small column have the digests that were recorded."""
     step = dataset.block_rows
     blocks = [digest_array(values[lo : lo + step]) for lo in range(0, len(values), step)]
     return tuple(blocks) == dataset.blocks
 
 
 def _has_skeleton(path: Path, info: ShardInfo) -> bool:
-    """Everything but the values is as it was written."""
+    """True if everything except the values is as it was written."""
     return path.stat().st_size == info.size_bytes and skeleton_digest(path, info.datasets) == info.skeleton

@@ -1,4 +1,4 @@
-"""Bring a damaged data set back: what to do about a report, and everything of it that runs no task.
+"""Bring a damaged data set back: what to do about a report, and all repairs that run no task.
 
 Rows whose fields are lost have to run again, which is the executor's work. All else is rebuilt here from what still
 proves itself: sidecars from shards, shards from their proven rows and the study's samples, the rest from these.
@@ -92,7 +92,7 @@ def plan_repair(data: DataSet, problems: Iterable[DataSetProblem]) -> RepairPlan
 
 
 def rebuild_sidecars(data: DataSet, shards: Iterable[int]) -> None:
-    """Write the sidecars of intact shards anew, or keep those that fit; the manifest takes note.
+    """Write the sidecars of intact shards anew, or keep those that fit; the manifest then names these.
 
     Raises ShardError for a shard whose content is not the manifest's.
     """
@@ -110,7 +110,7 @@ def rebuild_sidecars(data: DataSet, shards: Iterable[int]) -> None:
 
 
 def _fitting_sidecar(data: DataSet, entry: ShardEntry) -> ShardInfo | None:
-    """The sidecar on disk, if it is only not the one that the manifest was made from."""
+    """The sidecar on disk, if it fits the shard but is not the one that the manifest was made from."""
     try:
         info = read_info(data.directory / info_name(entry.shard))
     except ShardError:
@@ -150,7 +150,7 @@ def repack(data: DataSet, shards: Iterable[int], workspaces: Mapping[str, Worksp
 
 
 def workspace_of_row(data: DataSet, row: int) -> str:
-    """Where the task of a row ran, below the study's workspace. Raises ShardError for a row that nobody has."""
+    """Where the task of a row ran, below the study's workspace. Raises ShardError for a row of no source."""
     for source in data.sources:
         if source.first_row <= row < source.first_row + source.num_tasks:
             return source.workspace
@@ -158,7 +158,7 @@ def workspace_of_row(data: DataSet, row: int) -> str:
 
 
 def absent_rows(data: DataSet, entry: ShardEntry) -> Ranges:
-    """Rows of a shard whose tasks did not end ok; those that filters rejected did."""
+    """Rows of a shard whose tasks did not end ok; rows that filters rejected are not among them."""
     there = expected_rows(data, entry.lo, entry.hi)
     filtered = numbers(r for f in data.filters for r in f.rows)
     return to_ranges(np.setdiff1d(np.arange(entry.lo, entry.hi), np.union1d(there, filtered)))
@@ -175,7 +175,7 @@ def remember_filtered(data: DataSet, shards: Iterable[int]) -> None:
 
 
 def changed_rows(before: ShardInfo, after: ShardInfo) -> Array:
-    """Rows that both versions of a shard hold, with other values."""
+    """Rows that both versions of a shard hold with different values."""
     old, new = numbers(before.rows), numbers(after.rows)
     both, at_old, at_new = np.intersect1d(old, new, assume_unique=True, return_indices=True)
     differs = decode(before.checks)[at_old, FIELDS] != decode(after.checks)[at_new, FIELDS]
@@ -188,7 +188,8 @@ def changed_rows(before: ShardInfo, after: ShardInfo) -> Array:
 def lost_without_manifest(workspace: Workspace, aggregate: StepInstance) -> Array:
     """Rows (n,) of a study that ended ok and that no sidecar vouches for.
 
-    A shard of the size that its sidecar says is believed here: a full check follows once there is a manifest.
+    A shard that has the size in its sidecar is taken for intact here: a full check follows once there is a
+    manifest.
     """
     rows = row_map(workspace, aggregate)
     ended = replay(workspace.ledger_dir, workspace.plan).outcomes
@@ -218,14 +219,14 @@ def _has_its_size(directory: Path, shard: int) -> bool:
 
 
 def lend(copy: Path, place: Path) -> None:
-    """Fill the data set's place in its workspace, where its manifest is gone, with what the copy has."""
+    """Complete the data set's place in its workspace, where its manifest is gone, with files of the copy."""
     for path in [*sorted(copy.glob("shard_*")), copy / VIRTUAL_NAME, copy / NAME]:
         if path.is_file() and not (place / path.name).exists():
             _copy(path, place / path.name)
 
 
 def take_over(place: Path, copy: Path) -> list[str]:
-    """Replace what differs in the copy, the manifest last; returns the names of these files."""
+    """Replace the files that differ in the copy, the manifest last; returns their names."""
     data = read_manifest(place)
     names = [name for entry in data.shards for name in (entry.file, info_name(entry.shard))]
     taken = []

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def content_digest(stored: StoredShard) -> str:
-    """Of all values, as sidecars and the manifest have it (see ShardInfo). Raises ShardError."""
+    """The digest of all values, as sidecars and the manifest have it (see ShardInfo). Raises ShardError."""
     found = []
     for name in sorted(stored.columns):
         column = stored.columns[name]
@@ -30,7 +30,7 @@ def content_digest(stored: StoredShard) -> str:
 
 
 def reread_info(data: DataSet, entry: ShardEntry, filtered: dict[str, Ranges]) -> ShardInfo:
-    """The sidecar of a shard that is intact and has lost it; `filtered` as the manifest lists it.
+    """The sidecar of an intact shard that has lost its own; `filtered` is what the manifest lists.
 
     Raises ShardError if the shard cannot be read.
     """
@@ -134,7 +134,10 @@ def _extents(stored: StoredShard, column: StoredColumn, blocks: tuple[str, ...])
 def _statistics(
     stored: StoredShard, column: StoredColumn, field: FieldInfo | None, is_described: bool
 ) -> Statistics | None:
-    """As the packer takes them, block by block: the sums depend on that in their last digits."""
+    """The statistics of a column, block by block as the packer takes them.
+
+    The last digits of sums depend on the blocks.
+    """
     name = column.name
     if name.endswith("/offsets") and field is not None and field.ragged:
         lengths = Accumulator((), None)

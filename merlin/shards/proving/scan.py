@@ -1,6 +1,7 @@
 """Read every stored byte of a column once: hash it, and hold its values against their recorded range.
 
-Reading, hashing and comparing let go of the GIL, so threads scale. Memory: a piece and a compressed chunk per thread.
+Reading, hashing and comparing release the GIL, so threads scale. Memory: a piece and a compressed chunk per
+thread.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from merlin.shards.reading.chunks import Chunks, chunks_of
 from merlin.shards.reading.column_reader import read_into
 
 Array = np.ndarray[Any, Any]
-Tick = Callable[[int], None]  # so many bytes more were read
+Tick = Callable[[int], None]  # called with the number of bytes that were just read
 
 PIECE_BYTES = 1 << 21  # read, hashed and compared while it is in a cache
 JOB_BYTES = 1 << 25
@@ -50,7 +51,7 @@ class Job(Struct, frozen=True):
     bounds: Bounds | None
 
     def run(self, descriptor: int, tick: Tick) -> ColumnFindings:
-        """Read them from an open file."""
+        """Read and check these extents of an open file."""
         if self.dataset.compression in ("", "none"):
             return _scan_raw(self, descriptor, tick)
         return _scan_chunks(self, descriptor, tick)
@@ -141,7 +142,7 @@ def _scan_chunks(job: Job, descriptor: int, tick: Tick) -> ColumnFindings:
 
 
 def _chunks(dataset: DatasetInfo) -> Chunks | None:
-    """None where only the HDF5 library can decode: then the stored bytes have to do as proof."""
+    """How chunks are decoded; None if only the HDF5 library can: the stored bytes are then the proof."""
     try:
         return chunks_of(dataset)
     except ShardError:
@@ -149,7 +150,7 @@ def _chunks(dataset: DatasetInfo) -> Chunks | None:
 
 
 def _compare(dataset: DatasetInfo, states: dict[int, BlockDigest], found: ColumnFindings) -> None:
-    """Add the blocks whose values are not those that were compressed, though the stored bytes are."""
+    """Add the blocks whose decoded values are wrong, although their stored bytes are right."""
     for number, state in states.items():
         lo = number * dataset.block_rows
         hi = min(lo + dataset.block_rows, dataset.shape[0])

@@ -93,7 +93,7 @@ class _ShardCheck:
         return info
 
     def _is_ours(self, info: ShardInfo) -> bool:
-        """The sidecar describes the content that the manifest names."""
+        """True if the sidecar describes the content that the manifest names."""
         return info.content_digest == self._entry.content_digest
 
     def _reread(self) -> str:
@@ -119,7 +119,7 @@ class _ShardCheck:
                 diagnosis.add_all()
 
     def _examine(self, info: ShardInfo, *, with_values: bool) -> Symptoms:
-        """Read the file; the values only if they are asked for."""
+        """Read the file, but its values only if these are asked for."""
         fields = {field.path: field for field in self._data.fields}
         jobs = []
         if with_values:
@@ -134,14 +134,14 @@ class _ShardCheck:
         return Symptoms(findings, is_intact, self._size)
 
     def _lost_without_proof(self, why: str) -> None:
-        """The content is not that of the manifest, and nothing says which of it might be."""
+        """Note all rows as lost: the content is not the manifest's, and nothing says which of it might be."""
         if self._is_foreign():
             return
         kind: Kind = "truncated" if self._size < self._entry.size_bytes else "flipped bytes"
         self.problems.add_all_lost(kind, f"its content is not what the manifest says, and {why}")
 
     def _is_foreign(self) -> bool:
-        """The file says that it belongs elsewhere; then all rows of this place are lost."""
+        """True if the file says that it belongs elsewhere; then all rows of this place are noted as lost."""
         stored = open_by_itself(self._path)
         if stored is None:
             return False
@@ -152,7 +152,7 @@ class _ShardCheck:
         return bool(marks)
 
     def _judge_other_version(self, info: ShardInfo, symptoms: Symptoms) -> None:
-        """The sidecar is of another content than the manifest; perhaps the shard is, too, and fits the sidecar."""
+        """Judge a shard whose sidecar is not the manifest's; both may be of another version."""
         if not symptoms.is_healthy(info):
             self._lost_without_proof("its sidecar is not the manifest's")
             return
@@ -170,7 +170,7 @@ class _ShardCheck:
             self.problems.add_all_lost("foreign shard", message)
 
     def _check_inside(self, info: ShardInfo, symptoms: Symptoms) -> None:
-        """Every byte is as it was written; now check that it is what belongs here."""
+        """Check that a shard in which every byte is as it was written is the one that belongs here."""
         manifest = {column.path: (column.dtype, column.shape) for column in self._data.columns}
         for name, message in schema_differences(manifest, schema_of(info.datasets)):
             self._add("wrong schema", message, dataset=name)
@@ -190,7 +190,7 @@ class _ShardCheck:
                     self._out_of_range(info, stored, name, np.unique(np.concatenate(found.broken)))
 
     def _check_headers(self, info: ShardInfo) -> None:
-        """What HDF5 makes of the file; its headers are as they were written, so asking it is safe."""
+        """Check what HDF5 reads in the file; this is safe, because its headers are as they were written."""
         import h5py
 
         try:
@@ -224,14 +224,14 @@ class _ShardCheck:
 
 
 def num_not_finite(dataset: DatasetInfo) -> int:
-    """Values that the recorded statistics leave out."""
+    """The number of values that the recorded statistics leave out."""
     if dataset.statistics is None or dataset.name.endswith("/offsets"):
         return 0
     return int(np.prod(dataset.shape, dtype=np.int64)) - sum(dataset.statistics.count)
 
 
 def _promises_finite(file: Any, dataset: DatasetInfo) -> bool:
-    """The attributes of a ragged field are on its group."""
+    """True if the attributes promise finite values; those of a ragged field are on its group."""
     name = dataset.name.rpartition("/")[0] if dataset.ragged else dataset.name
     return bool(file[name].attrs.get("finite"))
 

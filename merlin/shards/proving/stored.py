@@ -1,7 +1,8 @@
 """The columns of a shard file, read past whatever damage it has, and without the HDF5 library.
 
-A sidecar says where the values are, so the file's own headers are not needed; and a process of its own asks the
-headers where they can be trusted no more. Nothing that is read here is trusted: see row_check and previous.
+A sidecar says where the values are, so the file's own headers are not needed; where the headers are needed
+but may be damaged, a separate process reads them. Nothing that is read here is trusted: see row_check and
+previous.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class StoredColumn(Struct, frozen=True):
 
     @property
     def row_bytes(self) -> int:
-        """As stored together."""
+        """The bytes of a row where rows lie together; for text, those of a reference."""
         return REFERENCE_BYTES if self.is_text else self.numpy.itemsize * prod(self.shape[1:])
 
 
@@ -59,7 +60,7 @@ class StoredShard:
     ) -> None:
         self.path = path
         self.columns = {column.name: column for column in columns}
-        self.attributes = attributes or {}  # of the file, where it was asked itself
+        self.attributes = attributes or {}  # of the file, if its own headers were read
         rows = self.columns.get("row")
         self.num_rows = rows.shape[0] if rows is not None and rows.shape else 0
         self._offsets: dict[str, Array] = {}
@@ -76,7 +77,7 @@ class StoredShard:
 
     @classmethod
     def by_itself(cls, path: Path) -> Self:
-        """The columns as the file's own headers describe them; asks a process of its own."""
+        """The columns as the file's own headers describe them, which a separate process reads."""
         found = probe(path)
         columns = []
         for entry in found["datasets"]:

@@ -35,7 +35,7 @@ def read_texts(read: Read, references: bytes) -> list[bytes | None]:
 
 
 def _collection(read: Read, address: int) -> dict[int, bytes]:
-    """The objects of a collection, as far as they make sense."""
+    """The objects of a collection, as far as they are valid."""
     head = read(address, _HEAD.size)
     if len(head) < _HEAD.size:
         return {}

@@ -49,7 +49,7 @@ class VerifyReport(Struct, frozen=True):
     is_quick: bool
     problems: tuple[DataSetProblem, ...]
     seconds: float
-    counts: Counts | None = None  # None if the shards could not be checked, as all that follows
+    counts: Counts | None = None  # this and what follows: only if the shards could be checked
     num_shards: int = 0
     num_rows: int = 0
     size_bytes: int = 0  # of all shards
@@ -59,17 +59,17 @@ class VerifyReport(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Intact and reconciled; the command exits with 0, else with 1."""
+        """True if the data set is intact and reconciled; the command then exits with 0, else with 1."""
         return not self.problems
 
     @property
     def has_manifest(self) -> bool:
-        """There is a manifest, and it can be read."""
+        """True if there is a manifest that can be read."""
         lost = ("missing file", "damaged manifest")
         return not any(p.file == NAME and p.kind in lost for p in self.problems)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs; ranges are [lo, hi)."""
+        """The report as JSON-able data, for programs; ranges are [lo, hi)."""
         return {
             "path": str(self.path),
             "ok": self.ok,
@@ -136,7 +136,7 @@ def verify(
 
 
 def _manifest_problem(directory: Path, error: ShardError) -> DataSetProblem:
-    """A manifest that is lost or damaged. Raises NotADataSetError where that cannot be said."""
+    """The finding about a lost or damaged manifest. Raises NotADataSetError where that is not certain."""
     path = directory / NAME
     has_sidecars = any(directory.glob("shard_*.json"))
     if not path.is_file():
@@ -156,7 +156,7 @@ def _manifest_problem(directory: Path, error: ShardError) -> DataSetProblem:
 
 
 def _was_finished(directory: Path) -> bool:
-    """The study of a data set without a manifest says that it had one; also true where no study is there."""
+    """True if the study of a data set without a manifest says that it had one, or if there is no study."""
     found = find_aggregate(directory)
     return found is None or has_manifest_outcome(*found)
 
@@ -177,7 +177,7 @@ class _Counter:
 
 
 def _check_counts(data: DataSet) -> Iterator[DataSetProblem]:
-    """The manifest agrees with itself: counts, ranges, and the rows of its shards."""
+    """Check that the manifest agrees with itself: counts, ranges, and the rows of its shards."""
     for counts, of in [(data.counts, "the data set"), *((s.counts, f"'{s.id}'") for s in data.sources)]:
         if not counts.reconciled:
             yield problem(data, "count mismatch", NAME, f"the counts of {of} do not add up: {counts}")
@@ -202,7 +202,7 @@ def _check_counts(data: DataSet) -> Iterator[DataSetProblem]:
 
 
 def _check_virtual(data: DataSet) -> Iterator[DataSetProblem]:
-    """The virtual data set, and the name under which people find it."""
+    """Check the virtual data set, and the name under which people find it."""
     entry = data.virtual
     for name in dict.fromkeys((entry.file, VIRTUAL_NAME)):
         path = data.directory / name
@@ -218,7 +218,7 @@ def _check_virtual(data: DataSet) -> Iterator[DataSetProblem]:
 
 
 def _check_shards(data: DataSet, counter: _Counter, quick: bool, workers: int | None) -> list[DataSetProblem]:
-    """Each shard by one thread, which leaves the reading of values to as many others."""
+    """Check each shard in one thread, which leaves the reading of values to as many others."""
     num = workers or len(os.sched_getaffinity(0))
     with ThreadPoolExecutor(num, "verify-values") as scanners, ThreadPoolExecutor(num, "verify") as checkers:
         check = partial(check_shard, data, scanners=scanners, tick=counter.add, quick=quick)

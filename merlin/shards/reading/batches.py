@@ -1,8 +1,8 @@
 """Many columns at the same rows, into memory that is used again and again.
 
-Columns of small rows are kept in memory, row after row, so that twenty scalars cost one gather and not twenty; so are
-compressed columns of larger rows, which would be unpacked again and again. Others are read from where they are mapped:
-of several processes that read a part each, none shall hold all of it.
+Columns of small rows are kept in memory, row after row, so that twenty scalars cost one gather and not
+twenty; so are compressed columns of larger rows, which would be unpacked again and again. Others are read
+from where they are mapped, so that of several processes that read a part each, none holds all of them.
 """
 
 from __future__ import annotations

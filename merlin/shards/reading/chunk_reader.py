@@ -51,7 +51,7 @@ class ChunkReader:
         self._workers.run([partial(self._work, jobs[i::num], path, out, is_kept) for i in range(num)])
 
     def _is_worth_keeping(self, path: str) -> bool:
-        """The cache can hold the complete column, so that it is still there when it is wanted again."""
+        """True if the cache can hold the complete column, so that it is still there when wanted again."""
         dtype, shape = self._files.layout(path)
         return self._files.data.num_rows * dtype.itemsize * prod(shape) <= self._cache.limit
 

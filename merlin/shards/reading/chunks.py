@@ -30,7 +30,7 @@ class Chunks(Struct, frozen=True):
 
     @property
     def chunk_bytes(self) -> int:
-        """Of a decoded chunk."""
+        """The bytes of a decoded chunk."""
         return self.pipeline.size
 
     def decode(self, stored: Array, chunk: Extent, out: Array | None = None) -> Array:
@@ -96,7 +96,7 @@ def stored_chunks(dataset: Any) -> list[tuple[int, int, int, int]]:
 
 @lru_cache(maxsize=256)
 def _pipeline(codec: Compression, dtype: str, chunk: tuple[int, ...]) -> Pipeline | None:
-    """HDF5 completes the options of some filters when it creates a data set, so one is created in memory."""
+    """The filters with all their options, which HDF5 completes in a data set that is made in memory."""
     import h5py
 
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

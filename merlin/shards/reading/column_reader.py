@@ -33,7 +33,7 @@ class OpenFiles:
         self._open: OrderedDict[Path, tuple[Any, Callable[[], None]]] = OrderedDict()
 
     def get(self, path: Path, opener: Callable[[], tuple[Any, Callable[[], None]]]) -> Any:
-        """What `opener` made of the path, now or before; it returns the handle and what closes it."""
+        """The handle of a file: a kept one, or what `opener` makes of the path, with what closes it."""
         known = self._open.get(path)
         if known is None:
             if len(self._open) >= _MAX_OPEN:
@@ -59,7 +59,7 @@ class _Place(Struct, frozen=True):
 class ColumnReader:
     """Rows of one file. Raises ShardError if it cannot be read.
 
-    It keeps row numbers and the places of its data sets, and no file open: those are shared in `files`.
+    It keeps row numbers and the places of its data sets, but no open file: open files are shared in `files`.
     """
 
     def __init__(self, path: Path, format_name: str, version: int, files: OpenFiles) -> None:
@@ -113,7 +113,7 @@ class ColumnReader:
         return found
 
     def close(self) -> None:
-        """Do nothing: `files` has what is open."""
+        """Do nothing: the open files belong to `files`."""
 
     def _open(self) -> tuple[Any, Callable[[], None]]:
         descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)

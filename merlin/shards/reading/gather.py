@@ -27,10 +27,10 @@ _BYTES_PER_THREAD = 2 << 20  # at least
 
 
 class Gather:
-    """Copies rows of mapped columns, large ones in several threads; knows whether they were on the disk lately.
+    """Copies rows of mapped columns, large ones in several threads; notes if they came from the disk.
 
-    Asking for a row costs a tenth of copying it, so it ends with the first rows for which nothing had to be read, and
-    begins again when copying has waited for the disk.
+    Asking the system for a row beforehand costs a tenth of copying it. So rows are no longer asked for after
+    the first gather for which nothing had to be read, and are again after copying has waited for the disk.
     """
 
     def __init__(self, workers: Workers) -> None:

@@ -19,7 +19,7 @@ def as_index(index: int, size: int) -> int:
 def as_number(key: Any) -> int | None:
     """The integer that a key is, also as an array without axes; None for slices, lists and arrays.
 
-    IndexError for what is none of these, as True and None are, which NumPy takes for axes.
+    Raises IndexError for anything else, such as True and None, which NumPy takes for axes.
     """
     if isinstance(key, int | np.integer) and not isinstance(key, bool):
         return int(key)
@@ -78,7 +78,7 @@ class Rows:
         return found if self.positions is None else self.positions[found]
 
     def stretch(self, key: Any) -> tuple[int, int] | None:
-        """(lo, hi) if a key means consecutive rows, and that is plain to see."""
+        """(lo, hi) if it is plain to see that a key means consecutive rows."""
         if self.positions is not None or not isinstance(key, slice):
             return None
         lo, hi, step = key.indices(self.total)

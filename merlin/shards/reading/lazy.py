@@ -55,7 +55,7 @@ class LazyArray:
         return values[(slice(None), *rest)] if rest else values
 
     def _split(self, key: Any) -> tuple[Any, tuple[Any, ...]]:
-        """What chooses samples, and the rest."""
+        """Split a key into what chooses samples, and the rest."""
         if not isinstance(key, tuple):
             key = (key,)
         if not key:
@@ -90,7 +90,7 @@ class LazyArray:
 
 
 def _is_basic(key: Any) -> bool:
-    """NumPy takes a key of this kind axis by axis."""
+    """True for a kind of key that NumPy takes axis by axis."""
     if isinstance(key, bool):
         return False
     return key is None or key is Ellipsis or isinstance(key, int | np.integer | slice)

@@ -43,16 +43,19 @@ class MappedColumn:
         self.first = np.concatenate(([0], ends[:-1])) * (unit // self.item_bytes)
         self._range = AddressRange(size + 2 * self._alignment)
         self._shape = (size // self.item_bytes, *shape)
-        self._begin: int | None = None  # of the array, in the range
-        self.items: Array  # once a part is there
+        self._begin: int | None = None  # where the array begins in the range
+        self.items: Array  # set once a part is there
         self._is_placed = np.zeros(len(capacities), dtype=bool)
         self._num_missing = len(capacities)
         self._lock = ForkLock()
         self.is_usable = True
 
     def _align(self, capacities: Array) -> int:
-        """Large parts lie to their files as to multiples of 2 MiB, which processors look pages up by: a gather of
-        64 KiB rows then takes a fifth less time. Small ones follow each other, where they end at pages."""
+        """The unit modulo which addresses equal places in the files: 2 MiB for large parts, else a page.
+
+        Processors then look up pages of 2 MiB, and a gather of 64 KiB rows takes a fifth less time. Small
+        parts follow each other and end at pages.
+        """
         unit = math.lcm(self.item_bytes, _LARGE_PAGE)
         is_worth_it = self.item_bytes >= PAGE and int(capacities.max(initial=0)) >= 2 * _LARGE_PAGE
         fits = int((-(-capacities // unit)).sum()) * unit <= _MAX_BYTES
@@ -60,7 +63,7 @@ class MappedColumn:
 
     @property
     def is_complete(self) -> bool:
-        """Every part is there."""
+        """True if every part is there."""
         return not self._num_missing
 
     def place(self, shards: Array) -> bool:
@@ -101,7 +104,7 @@ class MappedColumn:
         try:
             if not self._files.use(shard, place):
                 return False
-        except OSError:  # too many maps, say
+        except OSError:  # for example too many maps
             return False
         except ValueError as e:
             raise ShardError(

@@ -44,7 +44,7 @@ class PlannedRows(Struct, frozen=True):
 
 
 def planned_rows(data: DataSet) -> PlannedRows:
-    """Read from the manifest alone; 34 bytes for each planned row."""
+    """All planned rows, read from the manifest alone; they take 34 bytes each."""
     sources = sorted(enumerate(data.sources), key=lambda each: each[1].first_row)
     sizes = [source.num_tasks for _, source in sources]
     task = np.concatenate([np.zeros(0, np.int64), *(np.arange(size) for size in sizes)])
@@ -79,7 +79,7 @@ def planned_rows(data: DataSet) -> PlannedRows:
 def absent_values(
     data: DataSet, planned: PlannedRows, columns: Mapping[str, str]
 ) -> tuple[Array, dict[str, Array]]:
-    """Where `planned` has rows that are not in the data set (n,), and values (n,) by name.
+    """Places (n,) in `planned` of rows that are not in the data set, and their values (n,) by name.
 
     `columns` are paths by name; those that cannot be known are left out.
     """

@@ -1,4 +1,4 @@
-"""SQL over a data set: DuckDB in memory, over the columns that a query mentions. docs/reading.md has the words."""
+"""SQL over a data set: DuckDB in memory, over the columns that a query mentions. See docs/reading.md."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class _Engine:
         self._connection.close()
 
     def _readable(self, written: str) -> str:
-        """The query with the quotes that it needs; UsageError if it is none, or more than a question."""
+        """The query with the quotes that it needs; UsageError if it is no query, or does more than read."""
         sql = self._frame.replace("{}", written)
         try:
             self._require_reading(sql)

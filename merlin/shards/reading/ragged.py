@@ -84,7 +84,7 @@ class RaggedArray:
         return Ragged(values, offsets)
 
     def _bounds(self, shards: Array, local: Array) -> tuple[Array, Array]:
-        """First item, and the one after the last, within the shard; ShardError for what cannot be."""
+        """First item, and the one after the last, within the shard; ShardError if they are impossible."""
         path = f"{self._path}/offsets"
         begins, ends = np.empty(len(shards), np.int64), np.empty(len(shards), np.int64)
         self._store.take(path, shards, local, begins)

@@ -50,7 +50,7 @@ class SampleReader:
 
     @property
     def is_whole(self) -> bool:
-        """These are all samples of the data set, in its order."""
+        """True if these are all samples of the data set, in its order."""
         return self._rows.positions is None
 
     @property
@@ -146,7 +146,7 @@ class SampleReader:
         return Buffers(self._plan(self._usual() if fields is None else fields), self._store, num)
 
     def _plan(self, names: Sequence[str]) -> GatherPlan:
-        """How those of the columns are gathered whose rows are all of one size."""
+        """How those of the columns are gathered that have rows of one size."""
         return self._batches.plan({name: self._path_of(name) for name in names if self._is_fixed(name)})
 
     def _is_fixed(self, name: str) -> bool:

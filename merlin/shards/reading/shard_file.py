@@ -60,8 +60,9 @@ Stored = Contiguous | Chunked | ThroughLibrary
 class ShardFile:
     """One shard. Raises ShardError for a file that is missing, damaged or not the one expected.
 
-    `handle` (an open HDF5 file) and `content` (the mapped bytes) come and go, as the store decides; what was
-    found out about columns stays. All of it is about one file: ReplacedError if the name leads to another now.
+    The store decides when `handle` (an open HDF5 file) and `content` (the mapped bytes) are there; what was
+    found out about columns stays. All of this is about one file: ReplacedError if the name leads to another
+    file now.
     """
 
     def __init__(self, data: DataSet, entry: ShardEntry) -> None:

@@ -28,7 +28,7 @@ _MAX_DESCRIPTORS = 128  # maps, where each keeps its file open
 
 
 class ShardFiles:
-    """Raises ShardError, naming the file, for what is missing, damaged or foreign."""
+    """The files of all shards; what is missing, damaged or foreign raises ShardError with its file."""
 
     def __init__(self, data: DataSet) -> None:
         self.data = data
@@ -77,7 +77,7 @@ class ShardFiles:
         return num_rows + 1 if path.endswith("/offsets") else None
 
     def use(self, shard: int, action: Callable[[ShardFile], T]) -> T:
-        """Do something with a shard's file; once more with the new file, if it was replaced meanwhile."""
+        """Call `action` with a shard's file, and again with the new file if it was replaced meanwhile."""
         for is_last in (False, True):
             file = self._file(shard)
             try:

@@ -43,7 +43,7 @@ def _renew_all() -> None:
         lock.renew()
 
 
-os.register_at_fork(after_in_child=_renew_all)  # where there is one thread yet
+os.register_at_fork(after_in_child=_renew_all)  # the child has only one thread then
 
 
 class Cache:

@@ -50,8 +50,10 @@ def quote_dotted(sql: str, names: Iterable[str]) -> str:
 
 
 def quote_keywords(sql: str, names: Iterable[str], *, is_query: bool = False) -> str:
-    """Quotes around every word that is a name, but for the first word of GROUP BY and its like; in a query, but for
-    the words that it is built of, too."""
+    """Put quotes around every word that is a name, except the first word of GROUP BY and its like.
+
+    In a query, the words that it is built of get no quotes, either.
+    """
     known: Mapping[str, str] = {name.lower(): quote(name) for name in names}
     parts = list(tokens(sql))
     found = []
@@ -70,7 +72,7 @@ def _is_before_by(parts: list[tuple[str, str]], i: int) -> bool:
 
 
 def with_from(sql: str, view: str) -> str:
-    """The query with FROM `view`, if it is a SELECT that says nothing of the kind."""
+    """The query with FROM `view`, if it is a SELECT without FROM."""
     parts = list(tokens(sql))
     words = [text.lower() for kind, text in parts if kind == "word"]
     if words[:1] != ["select"]:

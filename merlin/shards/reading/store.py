@@ -26,7 +26,7 @@ from merlin.shards.reading.sharing import Cache, ForkLock, Workers
 Array = np.ndarray[Any, Any]
 
 CACHE_BYTES = 256 << 20
-_RUN_BYTES = 2048  # as long as this in the mean, runs of items are copied one by one
+_RUN_BYTES = 2048  # runs of items that are at least this long on average are copied one by one
 
 
 class Store:
@@ -200,7 +200,7 @@ class Store:
         return self.files.use(shard, view)
 
     def _text(self, path: str, shard: int) -> Array:
-        """All values of a shard: the library takes about as long for one."""
+        """All texts of a column in a shard: the library takes about as long for a single one."""
         found = self._cache.get((path, shard))
         if found is None:
             found = self.files.read_library(shard, path, 0, self.num_items(path, shard))
@@ -218,7 +218,7 @@ class Store:
     # one array over all shards
 
     def _map(self, path: str) -> MappedColumn | None:
-        """A column as one array, if it can be had; decided once."""
+        """A column as one array; None if it cannot be had that way, which is decided once."""
         if path not in self._mapped:
             with self._lock:
                 if path not in self._mapped:
@@ -234,7 +234,7 @@ class Store:
         share = self._map_budget if item_bytes >= LARGE_BYTES or is_ragged else self._map_budget // 8
         if path.removesuffix("/values") in self._compressed or num_maps > share:
             return None
-        if is_ragged:  # how many items there are is known when a file is opened; no more than fit it
+        if is_ragged:  # the number of items is known when a file is opened; here, the most that fit it
             capacities = np.array([shard.size_bytes for shard in self.data.shards], dtype=np.int64)
         else:
             capacities = np.diff(self.starts) * item_bytes
@@ -249,7 +249,7 @@ class Store:
         return found
 
     def _stride(self, first: Array) -> tuple[int, int] | None:
-        """(rows of a shard, items that do not exist behind them), if that is the same for all shards but the last."""
+        """(rows of a shard, unused items behind them), if that is the same for all shards except the last."""
         num = int(self.starts[1]) if len(first) else 0
         step = int(first[1]) if len(first) > 1 else num
         places = np.arange(len(first))
@@ -274,7 +274,7 @@ def _scatter(items: Array, wanted: Array, out: Array, at: Array) -> None:
 
 
 def _groups(shards: Array) -> Iterator[tuple[int, Array]]:
-    """(shard, where it stands in `shards`) for each."""
+    """(shard, its places in `shards`) for each shard."""
     order = np.argsort(shards, kind="stable")
     cuts = np.flatnonzero(np.diff(shards[order])) + 1
     for at in np.split(order, cuts) if len(order) else []:

@@ -80,8 +80,8 @@ class ResultTable(Struct, frozen=True, kw_only=True):
 def table_columns(data: DataSet) -> dict[str, str]:
     """Paths by name: parameters, inputs, scalar fields and texts, what is known of how they came to be.
 
-    A name that another column has already, but for its case, gets its kind before it: `input_x`, `param_N`.
-    Fields keep their names.
+    A name that another column has already, apart from upper and lower case, gets its kind before it:
+    `input_x`, `param_N`. Fields keep their names.
     """
     fields = [(f.name, f.path) for f in data.fields if not f.shape and not f.ragged]
     inputs = [(c.name, c.path) for c in data.inputs]

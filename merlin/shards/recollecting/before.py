@@ -1,4 +1,4 @@
-"""Data sets of before, and what an update may take from them: those that a study has, or that a revision has put aside.
+"""Earlier data sets, which a study has or a revision has put aside, and what an update may take from them.
 
 What they hold is decided by their descriptions alone, before anything changes. Values are read from proven rows later.
 """
@@ -31,7 +31,7 @@ from merlin.workspace.revisions import BEFORE
 
 
 def before_revision(member: Workspace, revision: int) -> tuple[Workspace, Path]:
-    """A study or extension as it was before a revision, and the directory with what that has put aside of the study.
+    """A study or extension as it was before a revision, and the directory with what the revision put aside.
 
     Raises LedgerError or WorkspaceError if the revision cannot be read.
     """
@@ -45,9 +45,9 @@ def before_revision(member: Workspace, revision: int) -> tuple[Workspace, Path]:
 
 
 def data_set_with(plan: Plan, target: StepInstance, source: str) -> StepInstance | None:
-    """The aggregate of a plan whose data set has all fields that `target` collects from a source; None: there is none.
+    """The aggregate of a plan whose data set has all fields that `target` collects from a source, or None.
 
-    The one of the same id comes first.
+    One with the id of `target` is preferred.
     """
     assert target.aggregate is not None
     wanted = {each.name for each in given_fields(target.aggregate)}
@@ -77,7 +77,7 @@ class _Earlier(Struct, frozen=True):
     def description(self, aggregate: StepInstance, shard: int) -> ShardInfo | None:
         """What a shard holds; None if it was not finished, or is not as it was then.
 
-        What has run again since a shard was written is not in it: then it was not finished.
+        A shard counts as not finished if some of its tasks have run again since it was written.
         """
         assert aggregate.aggregate is not None
         if self.outcomes[aggregate.id][shard - aggregate.aggregate.first_shard] != Outcome.OK:
@@ -91,14 +91,17 @@ class _Earlier(Struct, frozen=True):
 
 
 class DataSetsBefore(Struct):
-    """Knows what the data sets of before have; see `Holds`."""
+    """Knows what the earlier data sets have; see `Holds`."""
 
     member: Workspace  # as it is before the update
     outcomes: Mapping[str, RunMap]
     _earlier: dict[int, _Earlier] = field(default_factory=dict)
 
     def __call__(self, target: StepInstance, source: StepInstance, tasks: list[Range], revision: int) -> Held:
-        """Raises LedgerError and WorkspaceError, if what a revision has kept of the one before cannot be read."""
+        """What an earlier data set has of some tasks.
+
+        Raises LedgerError or WorkspaceError if what a revision kept cannot be read.
+        """
         if revision not in self._earlier:
             self._earlier[revision] = self._open(revision)
         earlier = self._earlier[revision]
@@ -158,7 +161,7 @@ def _held(
 
 
 def _mark(mask: Array, ranges: Ranges | list[Range], first: int) -> None:
-    """Set what ranges of numbers cover; the mask begins with number `first`."""
+    """Set the entries of a mask that ranges cover; its first entry stands for number `first`."""
     for lo, hi in ranges:
         mask[max(lo - first, 0) : max(hi - first, 0)] = True
 

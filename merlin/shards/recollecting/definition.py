@@ -19,12 +19,12 @@ _parse = lru_cache(maxsize=256)(parse)
 
 
 def given_fields(aggregate: Aggregate) -> tuple[PlannedField, ...]:
-    """The fields that are not derived: whoever has these has all."""
+    """The fields that are not derived; all others follow from these."""
     return tuple(field for field in aggregate.fields if not field.expression)
 
 
 def stored_fields(old: Aggregate | None, new: Aggregate) -> dict[str, PlannedField]:
-    """For each field of the new definition that is not derived and that the old one has stored: its old field."""
+    """The old field for each new one that is not derived and that the old definition has stored, by name."""
     if old is None:
         return {}
     known = {_values_of(field): field for field in given_fields(old)}

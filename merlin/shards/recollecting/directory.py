@@ -28,7 +28,7 @@ def folders_in(out: Path) -> Folders:
 
 
 class Origins(Struct, frozen=True):
-    """Of how many rows the values came from where."""
+    """How many rows have values from files, and how many from shards."""
 
     files: int = 0
     shards: int = 0

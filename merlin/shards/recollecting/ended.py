@@ -17,7 +17,7 @@ from merlin.shards.recollecting.directory import CollectedShard
 from merlin.shards.recollecting.share import Share
 from merlin.shards.writing.manifest import Endings
 
-# how the cause of a task begins that ended well, and whose outputs were not as the data set wanted them
+# how the cause begins of a task that ended well, but whose outputs did not fit the data set
 _OF_OUTPUTS = ("field '", "graph '", "valid '")
 
 
@@ -33,7 +33,7 @@ class Ended(Struct, frozen=True):
         return [runs.ranges([Outcome.OK]) for runs in self.outcomes]
 
     def without(self, share: Share, done: Mapping[int, CollectedShard]) -> Endings:
-        """With the rows that the new definition refuses among the failed ones."""
+        """The endings in which the rows that the new definition refuses are failed, too."""
         outcomes, failures = [_copy(runs) for runs in self.outcomes], list(self.failures)
         for shard in share.rows.shards:
             for cause, ranges in done[shard].failed.items():
@@ -45,8 +45,11 @@ class Ended(Struct, frozen=True):
 
 
 def how_it_ended(share: Share) -> Ended:
-    """What the ledger says. A task that failed for its outputs alone is tried again if its files are there: it is the
-    definition that may have been wrong."""
+    """What became of the tasks, by the ledger.
+
+    A task that failed only because of its outputs is tried again if its files are there: the definition may
+    have been wrong.
+    """
     sources = share.definition.sources
     replay = Replay(share.old_workspace.ledger_dir, share.old_workspace.plan)
     outcomes = {source: _copy(replay.outcomes[source]) for source in sources}

@@ -36,9 +36,10 @@ class ShardCollector:
         in_shards: tuple[PlannedField, ...],
         causes: dict[int, str],
     ) -> Array:
-        """Collect the tasks of a request into bundles, with fields of which shards have some; the others lie in files.
+        """Collect the tasks of a request into bundles: some fields from shards, the others from files.
 
-        Returns (n,) which of the tasks no proven row has. `causes` gets those that are not as the definition says.
+        Returns (n,) bool: the tasks that no proven row has. `causes` gets those that are not as the
+        definition says.
         """
         left = np.array(request.ok)
         for shard, lo, hi in self.old.pieces(self.source.id, request.lo, request.hi):
@@ -80,7 +81,7 @@ class ShardCollector:
                 at = piece.hi
 
     def _take_filtered(self, request: CollectRequest, old_shard: int, lo: int, hi: int, left: Array) -> None:
-        """What an old filter rejected and a new one rejects, too."""
+        """Note the tasks that an old filter rejected and a new one rejects, too."""
         for expression, tasks in self.filtered(old_shard, lo, hi).items():
             mine = tasks[left[tasks - request.lo]]
             if len(mine) and expression in self.share.kept_filters:

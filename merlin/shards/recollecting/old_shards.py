@@ -1,4 +1,4 @@
-"""Values from the shards that a study has written: of proven rows alone."""
+"""Values from the shards that a study has written, read from proven rows only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from merlin.shards.proving.previous import ProvenRows, previous_rows
 from merlin.shards.recollecting.share import Share
 from merlin.shards.writing.collect import SLICE_BYTES, Array
 
-_TEXT_BYTES = 256  # that a text is taken to have
+_TEXT_BYTES = 256  # assumed size of a text
 
 
 class StoredRows(Struct, frozen=True):
@@ -27,7 +27,7 @@ class StoredRows(Struct, frozen=True):
     first: int  # of the proven rows, the place of the first one that is there
 
     def values(self, old: PlannedField, new: Field) -> Values:
-        """A field's column of tasks [lo, hi); of those that are not there it means nothing."""
+        """A field's column of tasks [lo, hi); values of tasks that are not there mean nothing."""
         num, place = int(np.count_nonzero(self.is_there)), self.first
         if new.ragged:
             ends = self.proven.offsets(old.path)[place : place + num + 1]

@@ -31,12 +31,12 @@ class CollectJob(Struct, frozen=True):
 
 
 class PackJob(Struct, frozen=True):
-    """One shard, whose rows are in bundles but for those in `absent`."""
+    """One shard, whose rows are in bundles, except those in `absent`."""
 
     share: int
     shard: int
     absent: Ranges
-    failed: dict[str, Ranges]  # rows by cause, which are in `absent`
+    failed: dict[str, Ranges]  # rows by cause; they are in `absent`, too
     origins: Origins
 
 
@@ -119,7 +119,7 @@ class _SourceCollector:
         return Collected(job, causes, *ranges)
 
     def _have_directories(self, job: CollectJob, ok: Array) -> Array:
-        """(n,) bool: whose files are there; a clean-up takes directories away as a whole."""
+        """(n,) bool: tasks whose files are there; a clean-up removes whole directories."""
         found = np.zeros(len(ok), dtype=bool)
         workspace, source = self.share.workspace, self.source
         above = os.fspath(workspace.instance_dir(source))  # pathlib costs more than the look
@@ -156,7 +156,7 @@ class _SourceCollector:
             raise self._not_there(job.lo + np.flatnonzero(left))
 
     def _refuse_filtered(self, job: CollectJob, left: Array) -> None:
-        """Raise ShardError for what an old filter rejected, and has to be in the data set now."""
+        """Raise ShardError for rows that an old filter rejected and that have to be in the data set now."""
         for shard, lo, hi in self._shards.old.pieces(self.source_id, job.lo, job.hi):
             for expression, tasks in self._shards.filtered(shard, lo, hi).items():
                 mine = tasks[left[tasks - job.lo]]

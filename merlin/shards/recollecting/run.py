@@ -36,7 +36,7 @@ Progress = Callable[[int, int], None]  # rows done, rows in all
 
 _MOST_TASKS, _LEAST_TASKS = 10_000, 500  # of one job that reads files
 _JOBS_EACH = 8  # at least, for each process, if there is so much to do
-_WORTH_ROWS, _WORTH_BYTES = 20_000, 256 << 20  # of more than one process, which takes a second to begin
+_WORTH_ROWS, _WORTH_BYTES = 20_000, 256 << 20  # for more than one process, which takes a second to begin
 
 
 class Recollected(Struct, frozen=True):
@@ -207,8 +207,10 @@ def _jobs(number: int, share: Share, ended: Ended, lo: int, hi: int, size: int) 
 
 
 def _cuts(share: Share, source: StepInstance, lo: int, hi: int, size: int) -> Iterator[tuple[int, int]]:
-    """Cut tasks [lo, hi) where old shards end if the values come from these, as each is checked as a whole; else into
-    parts of `size`."""
+    """Cut tasks [lo, hi) where old shards end if values come from these, else into parts of `size`.
+
+    An old shard is checked as a whole.
+    """
     old = share.old.aggregate if share.old is not None else None
     if old is not None and source.id in old.sources and (old.cleanup or share.ways(source)[1]):
         assert share.old is not None
@@ -225,14 +227,14 @@ def _absent(rows: RowMap, shard: int, present: Array) -> Ranges:
 
 
 def _is_current(request: Recollection, item: CollectedShard, present: Array) -> bool:
-    """The shard holds the rows that ended ok by now."""
+    """True if the shard holds the rows that have ended ok by now."""
     info = read_info(request.out / info_name(item.shard))
     failed = [np.arange(a, b) for ranges in item.failed.values() for a, b in ranges]
     return holds(info, np.setdiff1d(present, np.concatenate(failed)) if failed else present)
 
 
 def _origins(done: Collected, lo: int, hi: int) -> Origins:
-    """Of tasks [lo, hi)."""
+    """The origins of tasks [lo, hi)."""
     parts = (done.from_files, done.from_shards)
     return Origins(*(sum(max(0, min(b, hi) - max(a, lo)) for a, b in ranges) for ranges in parts))
 

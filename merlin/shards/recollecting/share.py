@@ -1,4 +1,4 @@
-"""What is to be collected again: of a study and each of its extensions the share in the data set."""
+"""What is to be collected again: the share of a study, and of each of its extensions, in the data set."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Share(Struct, frozen=True, dict=True):
 
     workspace: Workspace  # its plan has the new definition
     new: StepInstance
-    old: StepInstance | None  # what the study has collected by, if it has a data set of this name
+    old: StepInstance | None  # aggregate of the study's own data set of this name, if it has one
     old_workspace: Workspace
     aside: Path | None = None  # the directory in which the old data set lies, if it was put aside
 
@@ -40,13 +40,13 @@ class Share(Struct, frozen=True, dict=True):
 
     @cached_property
     def old_rows(self) -> RowMap:
-        """Of the data set that the study has made."""
+        """The rows of the data set that the study has made."""
         assert self.old is not None
         return row_map(self.old_workspace, self.old)
 
     @cached_property
     def stored(self) -> dict[str, PlannedField]:
-        """By the name of a new field: the old field that has its values."""
+        """The old field that has the values of a new field, by the name of the new one."""
         return stored_fields(self.old.aggregate if self.old else None, self.definition)
 
     @cached_property
@@ -55,7 +55,7 @@ class Share(Struct, frozen=True, dict=True):
 
     @property
     def old_directory(self) -> Path | None:
-        """The data set that the study has made."""
+        """The directory of the data set that the study has made; None if it has made none."""
         if self.old is None:
             return None
         return self.old_workspace.data_set_dir(self.old) if self.aside is None else self.aside / self.old.id
@@ -69,7 +69,7 @@ class Share(Struct, frozen=True, dict=True):
         return from_files, tuple(field for field in given if field not in from_files)
 
     def bare(self) -> Share:
-        """Without what was computed: to be sent to another process."""
+        """A copy without cached values, to be sent to another process."""
         return replace(
             self,
             workspace=Workspace(self.workspace.path, self.workspace.plan),
@@ -85,7 +85,7 @@ class Recollection(Struct, frozen=True, dict=True):
 
     @cached_property
     def definition(self) -> str:
-        """Digest of everything that decides what is in its shards, but for what became of the tasks."""
+        """Digest of everything that decides what is in its shards, except what became of the tasks."""
         parts = []
         for share in self.shares:
             plain = to_plain(share.definition)
@@ -142,7 +142,7 @@ def _share(study: Workspace, given: StepInstance, row: int, shard: int, spec_dig
     known = {instance.id: instance for instance in study.plan.instances}
     sources = [known.get(source) for source in given.aggregate.sources]
     for name, source in zip(given.aggregate.sources, sources, strict=True):
-        if source is None or source.kind not in (StepKind.CMD, StepKind.FUNCTION):
+        if source is None or not source.kind.runs_user_code:
             raise UsageError(
                 f"'{given.id}' collects from '{name}', which is no step of the study in {study.path}"
             )
@@ -204,7 +204,7 @@ def _require_apart(study: Workspace, out: Path) -> None:
 
 
 def _require_no_gap(shares: Sequence[Share]) -> None:
-    """Raise ShardError if an extension between others is gone: its samples would be missing without a word."""
+    """Raise ShardError if an extension between others is gone: its samples would be missing unnoticed."""
     num = 0
     for share in shares:
         samples = share.workspace.plan.samples

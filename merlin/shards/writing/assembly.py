@@ -97,13 +97,13 @@ class Assembly:
             self._claim(source, None if overwrite else self._source_of < 0)
 
     def _doubt(self, lo: int, hi: int) -> None:
-        """What is known of rows [lo, hi) may be older than a bundle that cannot be read."""
+        """Forget the sources of rows [lo, hi): they may be older than a bundle that cannot be read."""
         rows = (self._wanted >= lo) & (self._wanted < hi)
         self._source_of[rows] = self._filter_of[rows] = -1
         self._doubtful |= rows
 
     def _add_previous(self, previous: RowSource | None) -> None:
-        """Claim rows of the shard as it was before: those that its sidecar proves, and no other."""
+        """Claim rows of the shard as it was before: only those that its sidecar proves."""
         if not (self._source_of < 0).any():
             if previous is not None:
                 previous.close()

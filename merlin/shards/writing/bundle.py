@@ -30,12 +30,12 @@ DIRECTORY = "bundles"
 
 Array = np.ndarray[Any, Any]
 
-# the session, microseconds since 1970, is not in names that earlier versions gave; whatever has one counts more
+# microseconds since 1970; names by earlier versions have no session, and a name with one counts more
 _NAME = re.compile(r"(\d+)-(\d+)-(?:(\d{12,})-)?(\d+)-.*\.h5$")
 
 
 class Origin(Struct, frozen=True):
-    """Which try made some rows."""
+    """Which attempt made some rows, in which session and by which worker."""
 
     attempt: int
     worker: str
@@ -43,7 +43,7 @@ class Origin(Struct, frozen=True):
 
     @property
     def attributes(self) -> dict[str, str | int]:
-        """What a bundle says of it."""
+        """What a bundle's attributes say of it."""
         return {"attempt": self.attempt, "worker": self.worker}
 
 

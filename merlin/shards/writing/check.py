@@ -18,7 +18,7 @@ class BadOutput(Exception):
 
 
 def castable(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Same kind or wider; integers may change signedness because their range is checked by value."""
+    """True if the kind is the same or wider; integers may change signedness, as their values are checked."""
     if found.kind in "iu" and wanted.kind in "iu":
         return True
     return found.kind != "O" and np.can_cast(found, wanted, "same_kind")

@@ -79,7 +79,7 @@ def _needing(workspace: Workspace, aggregate: StepInstance) -> dict[str, list[st
 
 
 def _clean_shard(workspace: Workspace, aggregate: StepInstance, info: ShardInfo, allowed: Allowed) -> int:
-    """Raises ShardError, and removes nothing, if the shard is not what its sidecar says."""
+    """Clean up behind a shard; raises ShardError, and removes nothing, if it is not what its sidecar says."""
     path = workspace.data_set_dir(aggregate) / shard_name(info.shard)
     with closing(OpenFiles()) as files:
         held = ColumnReader(path, SHARD_FORMAT, SHARD_VERSION, files).rows
@@ -121,7 +121,10 @@ class _Permit:
         return allowed
 
     def _is_done(self, other: StepInstance, source: StepInstance, tasks: Array) -> Array:
-        """(n,) whether another step has ended ok with these tasks' files; what `restart --failed` runs needs them."""
+        """(n,) bool: whether another step no longer needs these tasks' files.
+
+        It has ended ok with them, and `restart --failed` will not run it again.
+        """
         ok = np.zeros(other.num_tasks, dtype=bool)
         for a, b in self._replay.outcomes[other.id].ranges([Outcome.OK]):
             ok[a:b] = True

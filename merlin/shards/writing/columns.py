@@ -134,7 +134,7 @@ def write_columns(
 
 
 def _open(path: Path, mode: str, threshold: int, interval: int) -> NewFile:
-    """The file; what is allocated in it from `threshold` bytes on begins at a multiple of `interval`."""
+    """Open the file so that whatever has `threshold` bytes or more begins at a multiple of `interval`."""
     return NewFile(
         path, mode, libver=("earliest", "v110"), alignment_threshold=threshold, alignment_interval=interval
     )
@@ -241,7 +241,7 @@ def _stream(
 
 
 def _prove(name: str, lo: int, block: np.ndarray[Any, Any], checks: RowChecks | None) -> str:
-    """Digest of a block; what it takes of wide rows is their check values, too."""
+    """The digest of a block; the digests of wide rows, which it needs, serve as their check values, too."""
     digests = row_digests(block) if is_wide(block) else None
     if checks is not None:
         checks.add(name, lo, block, digests)

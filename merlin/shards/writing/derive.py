@@ -95,7 +95,7 @@ class Rules:
 
 
 class _DerivedColumn(Struct, frozen=True):
-    """A derived column; what is wrong with it is held back until the filters have had their say."""
+    """A derived column; its problems count only after the filters have been applied."""
 
     field: PlannedField
     raw: Values | None  # as computed
@@ -127,7 +127,7 @@ def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _De
 
 
 def _undefined(field: PlannedField, result: Result, num: int) -> Array:
-    """(n,) bool: samples whose value the field's dtype has no word for (floats have NaN)."""
+    """(n,) bool: undefined values, which the field's dtype cannot express (floats have NaN)."""
     if result.undefined is not None:
         return result.undefined
     values = result.values

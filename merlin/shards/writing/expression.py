@@ -71,7 +71,7 @@ class _Value(Struct, frozen=True):
 
 
 def _value(expression: Expression, columns: Mapping[str, Values], num: int) -> _Value:
-    """Computed block of samples by block, so that intermediate results stay small."""
+    """The value, computed block by block of samples, so that intermediate results stay small."""
     used = {name: columns[name] for name in expression.names if name in columns}
     per_sample = sum(8.0 * _size(column) / max(1, num) for column in used.values())
     step = max(1, int(_BLOCK_BYTES / max(8.0, per_sample)))
@@ -98,7 +98,7 @@ def _cut(column: Values, lo: int, hi: int) -> Values:
 
 
 def _spread(value: _Value, num: int) -> _Value:
-    """With an entry for each sample, also where it is the same for all."""
+    """The value with an entry for each sample, even if it is the same for all."""
     if value.offsets is not None or len(value.data) == num:
         return value
     return replace(value, data=np.repeat(value.data, num, axis=0))
@@ -160,7 +160,7 @@ class _Evaluator:
         return reduce(_and, self._together(pairs))
 
     def _together(self, values: list[_Value]) -> list[_Value]:
-        """Values whose arrays broadcast: with as many axes, and repeated for each item if one is ragged."""
+        """Make arrays broadcast: they get equally many axes, and one entry for each item if one is ragged."""
         offsets = next((value.offsets for value in values if value.offsets is not None), None)
         if offsets is not None:
             values = [self._for_items(value, offsets) for value in values]
@@ -192,7 +192,7 @@ class _Evaluator:
         return _Value(_combined(name, [value.data for value in values]), values[0].offsets)
 
     def _where(self, node: ast.Call) -> _Value:
-        """The choice between two conditions is one, too; between others it is a number."""
+        """The choice between two conditions is a condition, too; any other choice is a number."""
         condition = _truth(self.of(node.args[0]))
         choices = [self.of(argument) for argument in node.args[1:]]
         is_condition = all(choice.is_condition for choice in choices)
@@ -269,7 +269,7 @@ def _comparable(a: _Value, b: _Value, node: ast.Compare) -> list[_Value]:
 
 
 def _with_axes(data: Array, ndim: int) -> Array:
-    """Axes of length 1 after the samples', so that the last axes meet, as NumPy's rule has it."""
+    """Insert axes of length 1 after that of the samples, so that the last axes match, as in NumPy."""
     return data.reshape(len(data), *(1,) * (ndim - data.ndim + 1), *data.shape[1:])
 
 
@@ -295,7 +295,7 @@ def _or(a: _Value, b: _Value) -> _Value:
 
 
 def _any(value: _Value) -> _Value:
-    """Over all of a sample's values; undefined if what is undefined could decide."""
+    """True if any of a sample's values is; undefined if undefined values could decide."""
     unknown = np.where(_sums(value, np.isnan(value.data)) > 0, np.nan, 0.0)
     return _Value(np.where(_sums(value, value.data == 1) > 0, 1.0, unknown), is_condition=True)
 
@@ -309,7 +309,10 @@ def _sums(value: _Value, marks: Array) -> Array:
 
 
 def _floats(function: Callable[..., Any]) -> Callable[..., Array]:
-    """The function of float64; whole numbers would divide by zero as if that were 0, and not know negative powers."""
+    """The function applied to float64.
+
+    With whole numbers, division by zero would give 0, and negative powers would not work.
+    """
 
     def apply(*arrays: Array) -> Array:
         return np.asarray(function(*(array.astype(np.float64, copy=False) for array in arrays)))

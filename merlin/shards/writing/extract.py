@@ -192,7 +192,7 @@ class Npz(OutputFile):
             raise ValueError(_one_line(e)) from e
 
     def _require_stored(self, key: str) -> None:
-        """ValueError for an array that is larger than what is there; to read it would take that much memory."""
+        """Raise ValueError for an array larger than its data; reading it would take that much memory."""
         archive = self._file.zip
         member = next(m for m in archive.infolist() if m.filename.removesuffix(".npy") == key)
         require_unpackable(member, self._num_bytes)

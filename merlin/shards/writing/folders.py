@@ -23,7 +23,7 @@ class Folders(Struct, frozen=True):
 
     @staticmethod
     def of(workspace: Workspace, aggregate: StepInstance) -> Folders:
-        """Those that a run uses."""
+        """The folders that a run uses."""
         return Folders(workspace.data_set_dir(aggregate), workspace.path / aggregate.id / DIRECTORY)
 
     def bundles_of(self, shard: int) -> Path:

@@ -54,7 +54,10 @@ _MAY_CHANGE = ("statistics", "lengths", "description", "finite")
 
 
 def study_workspace(data: DataSet) -> Path:
-    """The workspace of the study that the data set began with: the aggregate's id is its path below."""
+    """The workspace of the study that the data set began with.
+
+    The data set lies below it, at the path that is the aggregate's id.
+    """
     return data.directory.parents[len(Path(data.aggregate).parts) - 1]
 
 
@@ -66,7 +69,8 @@ def source_workspace(data: DataSet, source: SourceInfo) -> Path:
 def require_members(directory: Path, studies: Sequence[Workspace]) -> None:
     """Raise ShardError if the data set in `directory` has rows of an extension that is gone.
 
-    Its rows and shards would be given out again. Without a manifest there is nothing to lose.
+    Otherwise the numbers of its rows and shards would be used again. Without a manifest there is nothing to
+    lose.
     """
     if not (directory / NAME).is_file():
         return
@@ -146,7 +150,7 @@ def _part(data: DataSet, known: PartInfo) -> DataSet:
 
 
 def _remembered(part: DataSet) -> PartInfo:
-    """Return what of a part the merged manifest does not say."""
+    """Return what the merged manifest does not say about a part."""
     return PartInfo(
         workspace=_place(part),
         rows=rows_of(part),
@@ -160,7 +164,7 @@ def _remembered(part: DataSet) -> PartInfo:
 
 
 def _require_same(first: DataSet, other: DataSet) -> None:
-    """Everything that is not the sum of the parts is the same in all."""
+    """Raise ShardError unless everything that is not a sum over the parts is the same in both."""
     lo, hi = rows_of(other)
     refused = f"rows {lo}-{hi - 1} do not fit the data set"
     for key in _SAME:
@@ -233,7 +237,7 @@ def _place(part: DataSet) -> str:
 def _others(
     workspace: Workspace, aggregate: StepInstance, part: DataSet, make_part: MakePart
 ) -> dict[str, DataSet]:
-    """The parts of other studies: those in the manifest, and those that it does not have although they are done."""
+    """The parts of other studies: those in the manifest, and those of finished studies that are not in it."""
     try:
         known = split(read_manifest(workspace.data_set_dir(aggregate)))
     except ShardError:  # there is none, or it is damaged
@@ -259,7 +263,10 @@ def _finished_manifest(member: Workspace, aggregate_id: str) -> StepInstance | N
 
 @contextmanager
 def _alone(workspace: Workspace) -> Iterator[None]:
-    """One study at a time changes the data sets of a workspace; others wait. The kernel forgets killed ones."""
+    """Let one study at a time change the data sets of a workspace; others wait.
+
+    The kernel releases the lock of a killed one.
+    """
     with locked(workspace.root / INFO_DIR / LOCK_NAME, wait=True):
         yield
 
@@ -299,7 +306,7 @@ def _generation(number: int | str) -> str:
 
 
 def _free_name(directory: Path) -> str:
-    """`ensemble.h5` for the first manifest; then a name that the manifest of now does not use."""
+    """`ensemble.h5` for the first manifest; then a name that the present manifest does not use."""
     try:
         used = read_manifest(directory).virtual.file
     except NotADataSetError:

@@ -52,10 +52,10 @@ from merlin.workspace.directory import Workspace
 MAX_CAUSES = 1000  # groups of failed tasks that are listed with their cause; the rest share one entry
 
 Array = np.ndarray[Any, Any]
-# of a shard of an aggregate, whose rows that ended ok are given
+# describes a shard of an aggregate, given the rows that ended ok
 Describe = Callable[[Workspace, StepInstance, RowMap, int, Array], ShardInfo]
 
-# of a field, what the plan says and the data set only repeats
+# what the plan says of a field and the data set only repeats
 _AS_PLANNED = (
     *("name", "kind", "units", "description", "axes", "layout", "channels"),
     *("ragged", "graph", "role", "keep_bits", "expression", "finite"),
@@ -64,7 +64,7 @@ _MISSING = (Outcome.INTERRUPTED, NO_OUTCOME)
 
 
 def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> None:
-    """Finish the data set of a manifest instance, then remove its bundles, and clean up if it is to be.
+    """Finish the data set of a manifest instance, then remove its bundles, and clean up if that is wanted.
 
     A shard that does not hold exactly the rows whose tasks ended ok (after a restart made more of them so) is
     written again first. Raises ShardError if rows are lost.
@@ -96,7 +96,7 @@ class Endings(Struct, frozen=True):
 
 
 def endings(replay: Replay, aggregate: StepInstance) -> Endings:
-    """What the ledger says."""
+    """What became of the tasks, by the ledger."""
     assert aggregate.aggregate is not None
     sources = aggregate.aggregate.sources
     failures = ((each.instance, each.failure.task, each.failure.cause) for each in replay.failures(sources))
@@ -127,7 +127,7 @@ def part_of(workspace: Workspace, aggregate: StepInstance, ended: Endings, descr
 
 
 def _remove_leftovers(directory: Path, rows: RowMap) -> None:
-    """What killed writers left; other studies may be writing other shards of the data set."""
+    """Remove what killed writers left; other studies may be writing other shards of the data set."""
     ours = {name(shard) for shard in rows.shards for name in (shard_name, info_name, next_info_name)}
     for shard in rows.shards:
         (directory / next_info_name(shard)).unlink(missing_ok=True)  # every shard has its own by now
@@ -164,7 +164,7 @@ def _current(
 
 
 def holds(info: ShardInfo, present: Array) -> bool:
-    """Return whether the shard's rows and the filtered ones are together exactly these, by the digest of its rows."""
+    """Return whether the shard's rows and the filtered rows are together exactly `present`, by digest."""
     filtered = _filtered_rows(info)
     if not np.isin(filtered, present).all():
         return False
@@ -231,7 +231,7 @@ class ShardSummary:
         sources: Sequence[SourceInfo],
         failures: Sequence[FailedTasks],
     ) -> DataSet:
-        """The manifest, but for the file that shows all shards as one."""
+        """The manifest, without the file that shows all shards as one."""
         aggregate = self.rows.aggregate
         in_splits = zip(aggregate.splits, self._in_split.tolist(), strict=False)
         return DataSet(

@@ -37,7 +37,7 @@ class Piece(Struct):
         return self.hi - self.lo
 
     def refuse(self, i: int, cause: str) -> None:
-        """Task lo + i is not to be stored."""
+        """Refuse task lo + i, which is then not stored."""
         self.causes[self.lo + i] = cause
         self.keep[i] = False
 

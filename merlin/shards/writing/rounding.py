@@ -32,7 +32,10 @@ def round_mantissa(values: Array, keep_bits: int) -> Array:
 
 
 def _round(block: Array, drop: int) -> None:
-    """In place: add half of what is dropped, less one where the last bit that is kept is 0, and clear the rest."""
+    """Round in place.
+
+    Add half of what is dropped, less one where the last bit that is kept is 0, and clear the rest.
+    """
     unit = np.dtype(f"u{block.itemsize}").type
     bits = block.view(unit)
     kept = bits & ~unit((1 << drop) - 1)

@@ -87,7 +87,7 @@ def emit(
 
 
 def refuse(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> None:
-    """UsageError with everything in a configuration that LBANN does otherwise, or not at all."""
+    """Raise UsageError with everything in a configuration that LBANN does differently, or not at all."""
     training, tournament, schedule = config.training, config.tournament, config.schedule
     known = facts.quantities
     fields = [q.name for q in known.inputs if q.path.startswith("fields/")]
@@ -155,7 +155,7 @@ def networks_of(name: str, trainee: Trainee) -> list[Network]:
 
 
 def _trained(trainee: Trainee, phases: Mapping[str, str]) -> list[Network]:
-    """The stacks of these names that there are, each with the phase that trains it."""
+    """The existing stacks among these names, each with the phase that trains it."""
     found = [(path, getattr(trainee, path), phase) for path, phase in phases.items() if _has(trainee, path)]
     return [Network(path, module, phase, drawn(module)) for path, module, phase in found]
 

@@ -46,7 +46,7 @@ class Network(Struct, frozen=True):
 
 
 def drawn(module: nn.Module) -> Start:
-    """How a stack that was just built drew its weights: beside He normal ones, biases are 0."""
+    """How the weights of a newly built stack were drawn; where they are He normal, biases are 0."""
     dense = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     return "he_normal" if len(dense) > 1 and not bool(dense[0].bias.any()) else "uniform"
 

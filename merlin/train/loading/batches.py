@@ -50,7 +50,7 @@ class BatchField(Struct, frozen=True):
     dtype: np.dtype[Any]
     scaling: Scaling | None
     move: tuple[int, int] | None = (
-        None  # the axis of the channels in a tensor: from where to where, from the end
+        None  # where a tensor has the axis of the channels: from, to, counted from the end
     )
 
     @property
@@ -222,7 +222,7 @@ class Graphs(Struct):
 
     @property
     def _pointers(self) -> dict[str, str]:
-        """Keys of the joined graphs' beginnings, to the names that `join_graphs` has for them."""
+        """The keys of where each graph begins, with the names that `join_graphs` has for these."""
         ragged = {member.column.role for member in self.members if member.column.ragged}
         found = {f"{self.name}.ptr": "ptr"} if ragged & _PER_NODE else {}
         return found | ({f"{self.name}.edge_ptr": "edge_ptr"} if "edges" in ragged else {})
@@ -244,7 +244,7 @@ class Graphs(Struct):
 
 
 def max_items(column: Column, source: Source, num: int) -> int:
-    """Items that `num` samples have at most; all of them, if there are more samples than that."""
+    """The most items that `num` samples can have; beyond the number of samples, some count repeatedly."""
     lengths = source.ens.column_at(column.path).lengths
     if source.rows is not None:
         lengths = lengths[source.rows]
@@ -282,7 +282,7 @@ class BatchReader:
                 item.prepare(self.source)
 
     def read(self, indices: Array, into: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Samples `indices` (n,), int64 and in range: the filled parts of the arrays `into`, or new arrays.
+        """Read samples `indices` (n,), int64 and in range; returns the filled parts of `into`, or new arrays.
 
         An array has n samples, or if it is of variable length as many items as these have.
         """

@@ -57,13 +57,13 @@ class Columns:
 
 
 def refuse_text(columns: Iterable[Column]) -> None:
-    """UsageError if one of them cannot become a tensor."""
+    """Raise UsageError if one of these columns cannot become a tensor."""
     for column in columns:
         if column.is_text:
             raise UsageError(f"'{column.name}' is text and cannot become a tensor; leave it out")
 
 
 def identity(ens: Ensemble) -> str:
-    """Equal for ensembles of the same samples in the same order."""
+    """A value that is equal for ensembles of the same samples in the same order."""
     content = ens.manifest.content_digest
     return content if ens.is_whole else combine(content, digest_array(ens.positions))

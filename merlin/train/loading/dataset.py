@@ -111,7 +111,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         self.partition = Partition(*partition) if isinstance(partition, tuple) else partition
         chosen, labels = _choose(Columns(self.ens), fields, inputs)
         if normalise is not None and not isinstance(normalise, Normaliser):
-            # what is not read need not be fit for it: a constant field, for example
+            # columns that are not read need not suit the method: one may be constant, for example
             normalise = Normaliser.fit(self.ens, normalise, among=[*chosen, *labels])
         self.normaliser: Normaliser | None = normalise
         wanted = {c.name for c in chosen} if stack_scalars is True else set(stack_scalars or ())
@@ -243,7 +243,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         return np.where(where < 0, where + size, where)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what every process finds out for itself."""
+        """The state without what every process finds out for itself."""
         kept = {name: value for name, value in self.__dict__.items() if name != "source"}
         return {**kept, "_readers": {}}
 

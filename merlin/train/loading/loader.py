@@ -103,18 +103,18 @@ class ShardLoader:
         self._iterator: weakref.ref[_EpochBatches] | None = None
 
     def __len__(self) -> int:
-        """Batches of a whole epoch."""
+        """The number of batches in a whole epoch."""
         return self.steps.num_steps()
 
     def __iter__(self) -> Iterator[Batch]:
-        """The rest of the epoch; an iterator made before ends."""
+        """Iterate over the rest of the epoch; this ends an iterator that was made before."""
         self._end_iterator()
         made = _EpochBatches(self)
         self._iterator = weakref.ref(made)
         return made
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; in the midst of that epoch already, stay."""
+        """Go to the beginning of an epoch; stay at the present place if that is in this epoch."""
         if epoch != self.epoch:
             self.seek(epoch)
 

@@ -47,7 +47,7 @@ class Method(Struct, frozen=True):
 
     @staticmethod
     def of(given: Any) -> Method:
-        """From a Method, its name, or a mapping of its attributes; UsageError for anything else."""
+        """A Method from a Method, its name, or a mapping of its attributes; UsageError for anything else."""
         if isinstance(given, Method):
             return given
         values = {"name": given} if isinstance(given, str) else given
@@ -100,7 +100,7 @@ class Normaliser(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Normaliser:
-        """From what `to_json` gave, also by way of JSON text; ShardError for anything else."""
+        """A normaliser from what `to_json` gave, also by way of JSON text; ShardError for anything else."""
         try:
             if (data["format"], data["version"]) != (FORMAT, VERSION):
                 raise ShardError(f"not a {FORMAT} of version {VERSION}: {data['format']} {data['version']}")
@@ -196,7 +196,7 @@ def _lift(column: Column, method: Method, low: float, high: float) -> tuple[floa
 
 
 def _require_spread(column: Column, statistics: Statistics, split: str | None) -> None:
-    """UsageError for a column without finite values, or with one value only, in a channel."""
+    """Raise UsageError for a column that has, in a channel, no finite values or only one value."""
     as_it_is = f'leave it as it is: normalise={{…, "{column.name}": None}}'
     if not all(statistics.count):
         channel = f"channel {statistics.count.index(0)} of " if statistics.num_channels > 1 else ""

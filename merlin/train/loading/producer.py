@@ -98,9 +98,11 @@ class Producer:
 
 
 class _State:
-    """The state that the thread and the trainer share. It has no reference to the trainer's objects, which may vanish.
+    """The state that the thread and the trainer share.
 
-    Of the free slots the one that was given back last is taken first: it may still be in the processor's cache.
+    It has no reference to the trainer's objects, which may be deleted at any time.
+
+    The free slot that was given back last is taken first: it may still be in the processor's cache.
     """
 
     def __init__(self, plan: Iterator[Planned], filler: Filler) -> None:

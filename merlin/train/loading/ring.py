@@ -71,7 +71,7 @@ def _pages(num_bytes: int) -> int:
 
 
 def _pin(memory: Tensor) -> None:
-    """Lock shared memory for the GPU; where that fails, copies are slower and nothing else."""
+    """Lock shared memory for the GPU; if that fails, copies are slower, and nothing else changes."""
     runtime = torch.cuda.cudart()
     if int(runtime.cudaHostRegister(memory.data_ptr(), memory.numel(), 0)) == 0:
         weakref.finalize(memory, _unpin, memory.data_ptr())

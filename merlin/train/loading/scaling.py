@@ -61,7 +61,7 @@ class Scaling(Struct, frozen=True, dict=True):
 
     @staticmethod
     def stack(columns: Sequence[Scaling | None], widths: Sequence[int]) -> Scaling:
-        """One for the matrix (n, sum of widths) of numbers and series; None leaves them as they are."""
+        """One scaling for a matrix (n, sum of widths) of numbers and series; None changes no values."""
         parts = [
             [numbers * (width if len(numbers) == 1 else 1) for numbers in (column or IDENTITY)._numbers]
             for column, width in zip(columns, widths, strict=True)
@@ -121,12 +121,15 @@ class Scaling(Struct, frozen=True, dict=True):
         if log is not None:
             np.add(x, offset, out=work)
             np.maximum(work, floor, out=work)
-            x = np.log(work, out=work)  # there are vector instructions for it; centre and scale are for it
+            x = np.log(work, out=work)  # it has vector instructions; centre and scale suit this logarithm
         np.subtract(x, centre, out=work)
         np.multiply(work, scale, out=work)
 
     def _as_large_as(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Vectors:
-        """Numbers for every element of a sample; centre and scale are for the natural logarithm, if it is one."""
+        """The numbers for every element of a sample.
+
+        If there is a logarithm everywhere, centre and scale suit the natural one.
+        """
         found = self._kept.get((shape, dtype))
         if found is None:
             log, centre, scale, offset, floor = self.arrays(self.axis)

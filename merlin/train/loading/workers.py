@@ -19,7 +19,7 @@ from merlin.train.loading.batches import Array
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.loading.ring import Ring
 
-_LOOK_S = 2.0  # how often either side looks whether the other is alive, should its end of the pipe stay open
+_LOOK_S = 2.0  # how often each side checks that the other is alive, in case its end of the pipe stays open
 _LEAVE_S = 5.0
 
 
@@ -112,7 +112,7 @@ class LoaderPool:
         )
 
     def close(self) -> None:
-        """Let the workers leave, and wait for it."""
+        """Ask the workers to end, and wait until they have."""
         self._finalizer()
 
 

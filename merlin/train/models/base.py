@@ -123,7 +123,7 @@ class Trainee(nn.Module):
     """
 
     phases: tuple[str, ...] = ("model",)
-    num_fitted: int = 0  # training samples that `fit` is called with; it is not if there are none
+    num_fitted: int = 0  # number of training samples that `fit` gets; if it is 0, `fit` is not called
 
     def start(self, normaliser: Normaliser) -> None:
         """Called before the first step of a new run, e.g. to take weights from elsewhere; not when a run goes on."""

@@ -57,13 +57,13 @@ class Classifier(Trainee):
         return {"loss": "min", "accuracy": "max"}
 
     def _index(self, name: str, batch: Batch) -> Tensor:
-        """Which class each sample is of, (n,) int64."""
+        """The class of each sample, as its index, (n,) int64."""
         values = self.get_buffer(self._values[name])
         return torch.searchsorted(values, batch[name].to(values.dtype))
 
 
 def _check(shapes: Shapes) -> None:
-    """UsageError unless classes are all that is to be predicted."""
+    """Raise UsageError unless classes are all that is to be predicted."""
     if not shapes.classes:
         raise UsageError(
             "the model classifier needs fields.classes: the fields whose whole numbers tell a sample's class, "

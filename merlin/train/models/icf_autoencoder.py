@@ -46,8 +46,9 @@ DECODERS = {
     "2019": (Dense(32, "tanh", dropout=0.1), *dense(256, activation="tanh"), *dense(1024, activation="elu")),
 }
 LATENT_DISCRIMINATORS = {"app": dense(128, 64), "2019": dense(512, 256, 128, 64)}
-# An optimiser as Adam moves all weights by the same small amount. What a unit sees of neighbouring pixels adds up, so
-# that with many of them its output would jump from step to step. So inputs are made smaller, and weights greater.
+# An optimiser such as Adam moves all weights by the same small amount. For a unit that sees many neighbouring
+# pixels these changes add up: its output would jump from step to step. So inputs are made smaller, and
+# weights greater.
 _FEW_INPUTS = 32
 _CNN_SCALARS = dense(64, 128)  # hidden layers from the latent code to scalars, beside transposed convolutions
 

@@ -78,7 +78,7 @@ class IcfSurrogate(Trainee):
         )
 
         def resolved(self) -> Self:
-            """With what the autoencoder's run says. Raises UsageError or CheckpointError."""
+            """These options, completed from the autoencoder's run. Raises UsageError or CheckpointError."""
             from merlin.train.models.pretrained import Pretrained
 
             if self.autoencoder.digest is not None:
@@ -144,7 +144,10 @@ class IcfSurrogate(Trainee):
         return self._discriminate(batch, code) if phase == "discriminators" else self._generate(batch, code)
 
     def _discriminate(self, batch: Batch, code: Tensor) -> dict[str, Tensor]:
-        """Discriminators tell true pairs from those with something generated, which learns nothing from it."""
+        """The losses of discriminators, which tell true pairs from generated ones.
+
+        The generators learn nothing from these losses.
+        """
         inputs = batch["inputs"]
         with torch.no_grad():
             made_code, made_inputs = self.forward_generator(inputs), self.inverse_generator(code)

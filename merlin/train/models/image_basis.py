@@ -68,7 +68,7 @@ class ImageBasis(nn.Module):
         return parts / self.scale.where(self.scale > 0, torch.inf), rest.clamp(min=0.0)
 
     def squared_errors(self, made: Tensor, true: Tensor, rest: Tensor) -> Tensor:
-        """Of the images that coefficients stand for, (n,): a mean over pixels, and over fields."""
+        """The errors of the images that coefficients stand for, (n,): a mean over pixels, and over fields."""
         return ((made - true) * self.scale).square().sum(1) + rest
 
     def decode(self, coefficients: Tensor) -> dict[str, Tensor]:

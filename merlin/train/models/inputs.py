@@ -61,7 +61,7 @@ def inputs_of(batch: Batch) -> tuple[Tensor | None, Batch]:
 
 
 def refuse_input_images(shapes: Shapes, model: str) -> None:
-    """UsageError if there are images among the inputs."""
+    """Raise UsageError if there are images among the inputs."""
     if shapes.input_images:
         raise UsageError(
             f"the model {model} takes numbers for inputs, and no images ({', '.join(shapes.input_images)}); "
@@ -70,7 +70,7 @@ def refuse_input_images(shapes: Shapes, model: str) -> None:
 
 
 def refuse_classes(shapes: Shapes, model: str) -> None:
-    """UsageError if classes are to be predicted."""
+    """Raise UsageError if classes are to be predicted."""
     if shapes.classes:
         raise UsageError(
             f"the model {model} predicts no classes ({', '.join(shapes.classes)}); use model: {{name: classifier}}, or "

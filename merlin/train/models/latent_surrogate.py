@@ -1,9 +1,10 @@
 """A surrogate with a latent space in its middle, whose parts are all trained together.
 
-Inputs become a code of a few numbers, and the code scalars and images: a regressor that goes through a bottleneck. An
-encoder learns which code given scalars and images have, and an inverse model the inputs of a code, as in Anirudh et
-al., PNAS 117 (2020). What the encoder and the inverse model learn does not pull at the way forward, but for the weight
-of the cycle, so that predictions are as good as a regressor's.
+Inputs become a code of a few numbers, and the code scalars and images: a regressor that goes through a
+bottleneck. An encoder learns which code given scalars and images have, and an inverse model the inputs of a
+code, as in Anirudh et al., PNAS 117 (2020). What the encoder and the inverse model learn does not affect the
+way from inputs to predictions, except through the weight of the cycle, so predictions are as good as a
+regressor's.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class LatentSurrogate(Trainee):
         return torch.cat(parts, 1), rest
 
     def _errors(self, made: Tensor, true: Tensor, rest: Tensor) -> dict[str, Tensor]:
-        """As `Outputs.squared_errors`."""
+        """The errors as `Outputs.squared_errors` gives them."""
         num, found = self.outputs.num_scalars, {}
         if num:
             found[SCALARS] = (made[:, :num] - true[:, :num]).square().mean(1)
@@ -101,7 +102,7 @@ class LatentSurrogate(Trainee):
     def metrics(self, batch: Batch) -> dict[str, Tensor]:
         """Squared errors of scalars, images and codes; absolute errors of inputs found from outputs, and by the cycle.
 
-        "loss" is what the model is for first: the error of its scalars and images.
+        "loss" is the error of scalars and images, which are the main purpose of the model.
         """
         inputs, (true, rest) = batch[INPUTS], self._seen(batch)
         code, found = self.forward_generator(inputs), self.encoder(true)

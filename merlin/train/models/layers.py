@@ -83,7 +83,10 @@ class Pictures(Struct, frozen=True):
 
     @staticmethod
     def of(shapes: Sequence[tuple[int, int, int]]) -> Pictures:
-        """To be made. Raises UsageError if convolutions cannot see them together, or halve them often enough."""
+        """Pictures that a model makes.
+
+        Raises UsageError if convolutions cannot see them together, or halve them often enough.
+        """
         height, width = _size(shapes, "kind", "fields.images")
         least = 2**_HALVINGS
         if height % least or width % least:
@@ -95,7 +98,10 @@ class Pictures(Struct, frozen=True):
 
     @staticmethod
     def seen(shapes: Sequence[tuple[int, int, int]]) -> Pictures:
-        """To be seen only, so that halving may leave out a line. Raises UsageError if nothing would be left."""
+        """Pictures that a model only sees, so that halving may leave out a line.
+
+        Raises UsageError if nothing would be left.
+        """
         height, width = _size(shapes, "encoder", "fields.inputs")
         least = 2**_HALVINGS
         if min(height, width) < least:

@@ -78,7 +78,7 @@ class Outputs:
 
 
 def weighted(errors: Mapping[str, Tensor], image_weight: float) -> Tensor:
-    """One error of those of scalars and images."""
+    """One error from those of scalars and images; that of images counts `image_weight` times."""
     total: Tensor | None = None
     for group, error in errors.items():
         term = error * image_weight if group == "images" else error

@@ -57,7 +57,7 @@ class Pretrained:
         return found.hexdigest()
 
     def check_fits(self, shapes: Shapes, normaliser: Normaliser) -> None:
-        """UsageError, naming what differs, unless a batch of that data means to it what its own did."""
+        """Raise UsageError, naming the differences, unless that data means the same to it as its own did."""
         self._check_fields("scalars", self.shapes.scalars, shapes.scalars)
         self._check_fields("images", tuple(self.shapes.images), tuple(shapes.images))
         for name, shape in shapes.images.items():

@@ -96,7 +96,7 @@ def build(name: str, shapes: Shapes, options: Mapping[str, Any]) -> Trainee:
 
 
 def resolved(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with what they refer to, as the autoencoder of a surrogate, filled in; others as they are.
+    """Options, completed by what they refer to, such as the autoencoder of a surrogate; others as they are.
 
     Raises UsageError or CheckpointError if that is not there.
     """

@@ -96,7 +96,7 @@ class Parallel:
         return loss
 
     def backward(self, phase: str, parts: Sequence[Batch]) -> tuple[Tensor, list[Losses]]:
-        """Add the gradients of the mean loss over the parts of a batch; that loss, and the losses of each part."""
+        """Add the gradients of the mean loss over a batch's parts; returns it, and the losses of each."""
         *first, last = parts
         losses = []
         if first:

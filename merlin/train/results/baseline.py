@@ -86,7 +86,7 @@ class Comparison(Struct, frozen=True):
         return told
 
     def to_json(self) -> dict[str, Any]:
-        """With the medians, the names of those fields in which the model is not better, and the sentence."""
+        """The comparison with medians, the fields in which the model is not better, and the sentence."""
         medians = {who: self.error(who) for who in (MODEL, LINEAR, NEAREST)}
         facts = {
             "sentence": self.sentence(),
@@ -101,8 +101,8 @@ class Comparison(Struct, frozen=True):
 def compare_run(run: RunDirectory, config: TrainConfig) -> Comparison | None:
     """The best model of a run beside the baselines, on the validation split; None if there is nothing to compare.
 
-    Raises as `load_best`, which is not asked for consent: whoever has trained the model trusts it. TrainingError if
-    the model fails.
+    Raises as `load_best`, but no consent is needed: the user who trained the model trusts it. Raises
+    TrainingError if the model fails.
     """
     splits = config.splits
     if splits.validation == splits.train:
@@ -117,7 +117,7 @@ def compare_run(run: RunDirectory, config: TrainConfig) -> Comparison | None:
 
 
 def compare(best: BestModel, data: TrainingData, judged: ShardDataset, split: str) -> Comparison | None:
-    """The model beside the baselines on some samples of `judged`; None for one that does not predict from inputs."""
+    """The model beside the baselines on some of `judged`; None if it does not predict from inputs."""
     train, fields = data.config.splits.train, _Fields(data.shapes)
     known = data.dataset(train)
     with torch.inference_mode():
@@ -135,7 +135,7 @@ def compare(best: BestModel, data: TrainingData, judged: ShardDataset, split: st
             try:
                 made = {who: guess(batch) for who, guess in guesses.items()}
             except (NotImplementedError, UsageError):
-                return None  # as an autoencoder says it
+                return None  # for example an autoencoder, which raises this
             true = {name: values for name, values in fields.targets(batch).items() if name in made[MODEL]}
             spread.add(true)
             for who, found in made.items():
@@ -165,7 +165,7 @@ class _Fields:
         self.num_features = len(shapes.inputs) + sum(map(prod, shapes.input_images.values()))
 
     def batches(self, dataset: ShardDataset, most: int) -> Iterator[Batch]:
-        """At most so many samples, evenly spread."""
+        """At most so many samples, evenly spread over all."""
         rows = _spread_rows(len(dataset), most)
         for lo in range(0, len(rows), _BATCH):
             yield self.shapes.with_channels(dataset[rows[lo : lo + _BATCH]])
@@ -200,7 +200,7 @@ def _predict(trainee: Trainee, fields: _Fields, batch: Batch) -> Matrices:
 
 
 class _Score:
-    """For each field, squared errors summed; of classes how often another one was the likeliest."""
+    """For each field, the sum of squared errors; for classes, how often a wrong one was the likeliest."""
 
     def __init__(self) -> None:
         self.totals: defaultdict[str, float] = defaultdict(float)
@@ -215,7 +215,7 @@ class _Score:
 
 
 class _Spread:
-    """The same of always saying the mean, or the most frequent class."""
+    """The same scores for always saying the mean, or the most frequent class."""
 
     def __init__(self) -> None:
         self.num = 0
@@ -230,7 +230,7 @@ class _Spread:
             self._squares[name] += float(values.double().square().sum())
 
     def totals(self, classes: Container[str]) -> dict[str, float]:
-        """A field without a spread, but for what rounding leaves, has 0."""
+        """The score of each field; 0 for a field whose spread is nothing but rounding."""
         found = {}
         for name, sums in self._sums.items():
             mean = float(sums.square().sum()) / self.num
@@ -241,7 +241,7 @@ class _Spread:
 
 
 class _Neighbours:
-    """The outputs of that known sample whose inputs are least apart."""
+    """Guesses the outputs of the known sample with the nearest inputs."""
 
     def __init__(self, known: ShardDataset, inputs: ShardDataset, fields: _Fields) -> None:
         """`inputs` are the inputs of the samples that are `known`, without the rest."""
@@ -272,7 +272,7 @@ class _Linear:
 
 
 def _fit_linear(known: ShardDataset, fields: _Fields) -> _Linear | None:
-    """None where there are too many inputs."""
+    """Fit the linear model; None if there are too many inputs."""
     if not 0 < fields.num_features <= MOST_FEATURES:
         return None
     products: Tensor | float = 0.0

@@ -55,7 +55,7 @@ class ModelFile(Struct, frozen=True):
 
 
 def best_directory(path: str | os.PathLike[str]) -> Path:
-    """The directory with the best model of a run, which may be given itself.
+    """The directory with the best model of a run; `path` may be this directory, too.
 
     Raises UsageError if this is no run, TrainingError if it has no model yet.
     """
@@ -76,8 +76,8 @@ def best_directory(path: str | os.PathLike[str]) -> Path:
 def load_best(path: str | os.PathLike[str], device: str = "cpu", *, trust_code: bool = False) -> BestModel:
     """The best model of a run, ready to be evaluated on a device.
 
-    Raises as `best_directory`; CheckpointError if a file is damaged, TrainingError if the model cannot be built,
-    UsageError if it is somebody's own one and `trust_code` is not set.
+    Raises as `best_directory`; CheckpointError if a file is damaged, TrainingError if the model cannot be
+    built, UsageError if it is a user's own model and `trust_code` is not set.
     """
     directory = best_directory(path)
     where = directory / MODEL
@@ -126,7 +126,7 @@ def _named_in(directory: Path, name: str) -> str:
 
 
 def _require_size(path: Path, file: ModelFile) -> None:
-    """CheckpointError if a model of ours would be larger than its weights are, before it takes any memory."""
+    """Raise CheckpointError, before it takes memory, if Merlin's model would be larger than its weights."""
     if file.model.name not in MODELS:
         return
     tensors = (value for value in file.state_dict.values() if isinstance(value, torch.Tensor))

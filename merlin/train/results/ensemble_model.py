@@ -37,7 +37,7 @@ class EnsembleModel(nn.Module):
         return self._joined(model.predicted_from(batch) for model in self.models)  # type: ignore[operator]
 
     def _joined(self, predictions: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Mean and standard deviation by Welford's algorithm, which cancels nothing."""
+        """Mean and standard deviation by Welford's algorithm, which loses no digits by cancellation."""
         mean: dict[str, Tensor] = {}
         squares: dict[str, Tensor] = {}
         for num, made in enumerate(predictions, 1):

@@ -95,8 +95,9 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate the best model of a run on a split of its data set, or of another one with the same fields.
 
-    The split is `test` by default, else `validation`; "all" is every sample. `trust_code` is that of `load_surrogate`.
-    If trainers have ended with different models, the uncertainty that their ensemble tells is measured, too.
+    The split is `test` by default, else `validation`; "all" is every sample. `trust_code` is that of
+    `load_surrogate`. If trainers have ended with different models, the uncertainty that their ensemble
+    predicts is measured, too.
 
     Raises:
         UsageError: this is no run, or there is no such split or field.
@@ -152,7 +153,7 @@ def _baseline(best: BestModel, data: TrainingData, dataset: ShardDataset, split:
 
 
 class _Passes:
-    """Tells the progress of several passes over samples as that of one."""
+    """Reports the progress of several passes over samples as that of one pass."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress, self._total, self._before = progress, total, 0

@@ -30,7 +30,7 @@ def read_evaluation(run: RunPaths) -> dict[str, Any] | None:
 
 
 def _with_nan(value: Any) -> Any:
-    """Numbers that were not finite are null in JSON."""
+    """Replace null by NaN: JSON has null for numbers that were not finite."""
     if isinstance(value, dict):
         return {key: _with_nan(item) for key, item in value.items()}
     if isinstance(value, list):

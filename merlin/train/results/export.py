@@ -157,7 +157,7 @@ def _samples(surrogate: Surrogate, num: int) -> tuple[Tensor, ...]:
 
 
 def _require_equal(surrogate: Surrogate, predict: Predict, format: str) -> None:
-    """TrainingError unless the exported model predicts what the model does, for another number of samples."""
+    """Raise TrainingError unless the exported model predicts the same, also for another number of samples."""
     given = _samples(surrogate, _TRIED)
     with _explaining(format, surrogate), torch.inference_mode():
         expected, found = surrogate.model(*given), predict(*given)
@@ -172,7 +172,7 @@ def _require_equal(surrogate: Surrogate, predict: Predict, format: str) -> None:
 
 @contextmanager
 def _explaining(format: str, surrogate: Surrogate) -> Iterator[None]:
-    """Quiet exporters, whose errors are about the model."""
+    """Silence the exporters' warnings, and raise their errors as errors about the model."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

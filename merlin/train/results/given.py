@@ -29,7 +29,10 @@ def _find_column(name: str, shapes: Mapping[str, tuple[int, ...]]) -> Place | No
 
 
 def find_columns(names: Iterable[str], shapes: Mapping[str, tuple[int, ...]], where: str) -> dict[str, Place]:
-    """The places of those that are there. Raises UsageError for a series of another length than the model's."""
+    """The places of those columns that are there.
+
+    Raises UsageError for a series of another length than the model's.
+    """
     found = {name: place for name in names if (place := _find_column(name, shapes)) is not None}
     widths = Counter(key for name, (key, number) in found.items() if number is not None and name[-1] == "]")
     for key, width in widths.items():
@@ -95,7 +98,7 @@ def checked_images(values: Array, name: str, shape: tuple[int, ...]) -> Array:
 
 
 def _require_finite(values: Array, name: str) -> None:
-    """UsageError for the first of the samples (n, …) with a value that is no finite number."""
+    """Raise UsageError for the first of the samples (n, …) with a value that is no finite number."""
     bad = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
     if len(bad):
         what = f"is {values[bad[0]]}, which is" if values.ndim == 1 else "has a value that is"
@@ -104,7 +107,7 @@ def _require_finite(values: Array, name: str) -> None:
 
 
 def require_columns(wanted: Sequence[str], found: Sequence[Any], what: str) -> None:
-    """UsageError that names every column that is not there."""
+    """Raise UsageError that names every column that is not there."""
     missing = [name for name in wanted if name not in found]
     if missing:
         there = ", ".join(map(str, found[:20])) + (", …" if len(found) > 20 else "") or "none"

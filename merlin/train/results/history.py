@@ -31,7 +31,7 @@ class Curve(Struct, frozen=True):
 class Round(Struct, frozen=True):
     """A round of one trainer; `partner` is the trainer whose model it was offered.
 
-    kept: merged for the mean of both, or, without a partner, of all models.
+    `kept` is "merged" for the mean of both models, or, without a partner, of all models.
     """
 
     number: int
@@ -67,11 +67,11 @@ class History(Struct, frozen=True):
 
     @property
     def averaged(self) -> list[int]:
-        """The rounds that are known in which models became the mean of all, ascending."""
+        """The known rounds in which models became the mean of all, ascending."""
         return sorted({r.number for r in self.rounds if r.kept == "merged" and r.partner is None})
 
     def capacities(self) -> dict[int, float]:
-        """The factor of the present model's widths, of trainers that have one that may differ from the configured."""
+        """The factor of the present model's widths, by trainer; only those that may have changed."""
         ordered = sorted(self.rounds, key=lambda played: played.number)
         return {played.trainer: played.capacity for played in ordered if played.capacity is not None}
 
@@ -105,7 +105,7 @@ class _MetricsLine(Struct, frozen=True):
 
 
 def read_history(run: RunPaths) -> History:
-    """The history as far as it is written. Raises TrainingError for lines that are none."""
+    """The history as far as it is written. Raises TrainingError for lines that cannot be read."""
     lines = {index: _read_lines(run.trainer(index).path / NAME) for index in run.trainers()}
     return History(
         trainers=tuple(_trained(index, found) for index, found in lines.items()),
@@ -134,7 +134,7 @@ def _trained(index: int, lines: list[_MetricsLine]) -> Trained:
 
 
 def _curves(lines: Mapping[int, list[_MetricsLine]], kind: str) -> dict[str, tuple[Curve, ...]]:
-    """Metrics of lines of a kind; of those of training the losses alone."""
+    """The metrics in lines of a kind; from lines of training, only the losses."""
     points: defaultdict[str, defaultdict[int, list[tuple[int, float]]]] = defaultdict(
         lambda: defaultdict(list)
     )

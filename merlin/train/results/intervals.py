@@ -20,7 +20,7 @@ from merlin.errors import UsageError
 Array = np.ndarray[Any, Any]
 
 LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))  # of the intervals that are measured
-SHOWN = (0.5, 0.8, 0.9, 0.95)  # those that people are told
+SHOWN = (0.5, 0.8, 0.9, 0.95)  # those that are shown to people
 _ANGLES = 100_001  # places at which the distribution is integrated
 _HALVINGS = 60
 

@@ -73,7 +73,7 @@ class _Checkpoint(Struct, frozen=True):
 def load_members(best: BestModel, path: Path, device: torch.device) -> Members:
     """The ensemble of the run at `path`, whose published model is `best`.
 
-    The published model is that of one of the trainers. So whoever agreed to load it, agreed to load the others.
+    The published model is that of one of the trainers. So the consent to load it holds for the others, too.
 
     Raises NoEnsembleError if there is none, UsageError if `path` is a copy of the published model alone.
     """

@@ -82,8 +82,10 @@ def predict_file(
 def _fitting(
     wanted: Sequence[Quantity], out: Path, *, is_asked: bool
 ) -> tuple[tuple[Quantity, ...], list[str]]:
-    """The quantities that the format can hold, and notes about images and probabilities that are left out, as they were
-    not asked for by name."""
+    """The quantities that the format can hold, and notes about those that are left out.
+
+    Images and probabilities are left out only if they were not asked for by name.
+    """
     images = [q.name for q in wanted if q.shape]
     if holds_arrays(out) or not images:
         return tuple(wanted), []
@@ -96,7 +98,7 @@ def _fitting(
 
 
 def _columns(surrogate: Surrogate, wanted: Sequence[Quantity]) -> list[OutColumn]:
-    """Inputs, then predictions; an input that is called as a prediction is inputs.<name>."""
+    """Inputs, then predictions; an input with the name of a prediction becomes inputs.<name>."""
     taken = {q.name for q in wanted}
     inputs = [
         OutColumn(f"inputs.{name}" if name in taken else name, np.dtype("<f8"), (), q.units, q.description)

@@ -107,7 +107,7 @@ def _described(shape: Shape | None) -> str:
 
 
 class SamplesReader:
-    """Inputs of a model in a source; `note` says what was taken for granted.
+    """Inputs of a model in a source; `note` says what was assumed.
 
     Columns called z0, z1, … are found in a matrix z, too. Raises UsageError if the source has no samples, or lacks
     columns or images.

@@ -32,12 +32,12 @@ from merlin.train.run_directory import RunDirectory
 Progress = Callable[[int, int], None]  # samples done, in all
 
 _MAX_PIXELS = 1 << 18  # of an image field, spread over all samples
-_LEAST_SPREAD = 1e-6  # of an image's greatest value: what rounding does
+_LEAST_SPREAD = 1e-6  # relative to an image's greatest value: errors of rounding
 _SEED = 0
 
 
 class Judged(Struct, frozen=True):
-    """Samples, and the split that they are."""
+    """Samples, and the name of their split."""
 
     data: TrainingData
     dataset: ShardDataset
@@ -125,8 +125,8 @@ def _plain(values: Tensor, quantity: Quantity) -> Array:
 class Ratios:
     """How many standard deviations true values are from the mean, of all samples so far, by field.
 
-    Of images, a few pixels of each sample are kept, everywhere the same ones. Pixels that are right and in which all
-    members agree, but for rounding, are left out: there are no doubts about them.
+    Of images, a few pixels are kept, the same ones in each sample. Pixels that are right and in which all
+    members agree, apart from rounding, are left out: nothing about them is uncertain.
     """
 
     def __init__(self, num_samples: int) -> None:
@@ -135,7 +135,7 @@ class Ratios:
         self._pixels: dict[str, Array] = {}
 
     def add(self, quantity: Quantity, mean: Array, std: Array, true: Array) -> None:
-        """Arrays (n,), or (n, C, H, W) of images."""
+        """Add arrays (n,), or (n, C, H, W) of images."""
         error, least = np.abs(true - mean), np.zeros_like(mean)
         if quantity.shape:
             least += _LEAST_SPREAD * np.abs(mean).max(axis=(2, 3), keepdims=True)
@@ -144,7 +144,7 @@ class Ratios:
         counts = ~((error <= least) & (std <= least))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = error[counts] / np.maximum(std, least)[counts]
-        # a prediction that is no number holds nothing
+        # an interval around a prediction that is no number contains nothing
         self._parts.setdefault(quantity.name, []).append(np.where(np.isnan(ratios), np.inf, ratios))
 
     def _chosen(self, quantity: Quantity) -> Array:
@@ -159,7 +159,7 @@ class Ratios:
         return np.concatenate(self._parts[name])
 
     def scales(self, judged: Judged, ensemble: EnsembleModel) -> Scales:
-        """The factors that fit them best."""
+        """The factors that fit the ratios best."""
         num = len(ensemble.models)
         found = {name: fitted_scale(self.of(name), num) for name in self._parts}
         return Scales(found, judged.split, len(judged.dataset))

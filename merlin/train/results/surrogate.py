@@ -202,8 +202,9 @@ class UncertainSurrogate(Surrogate):
     """Predicts means of the models of several trainers, and behind each field "<name>_std", the standard deviation of
     what is predicted.
 
-    That is the trainers' own one (M - 1 in the denominator) times the factor of the field in `scales`, which was fitted
-    to the validation split. An interval of 90 % reaches `reach(0.9)` standard deviations to each side.
+    That is the standard deviation of the M trainers' predictions (M - 1 in the denominator) times the factor
+    of the field in `scales`, which was fitted to the validation split. An interval of 90 % reaches
+    `reach(0.9)` standard deviations to each side.
     """
 
     def __init__(self, best: BestModel, device: torch.device, members: Members, scales: Scales) -> None:
@@ -219,7 +220,7 @@ class UncertainSurrogate(Surrogate):
         self.predicted = with_std(self.predicted)
 
     def chosen(self, fields: Sequence[str] | None) -> tuple[Quantity, ...]:
-        """As that of one model; a field comes with its standard deviation."""
+        """The quantities that one model would give, each with its standard deviation."""
         known = {q.name: q for q in self.predicted}
         pairs = ((q, known.get(q.name + SUFFIX, q)) for q in super().chosen(fields))
         return tuple({q.name: q for pair in pairs for q in pair}.values())

@@ -31,7 +31,7 @@ STATES = (
     "killed",
     "stopped",
     "finished",
-)  # of a run: the first that one of its trainers has
+)  # the state of a run is the first one that one of its trainers has
 
 
 class TrainerLine(Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ _Stamp = tuple[int, int, int, int]
 
 
 def _stamp(run: RunPaths, trainer: int) -> _Stamp:
-    """Another one when the trainer has written more."""
+    """A stamp that changes when the trainer has written more."""
     try:
         found = (run.trainer(trainer).path / METRICS).stat()
     except OSError:
@@ -148,7 +148,10 @@ def _trainer_line(run: RunPaths, trained: Trained) -> TrainerLine:
 
 
 def _state_without_end(trainer: TrainerDirectory) -> str:
-    """Of a trainer that has not said how it ended. One on another host is believed as long as it writes."""
+    """The state of a trainer that has not said how it ended.
+
+    A trainer on another host counts as running as long as it writes.
+    """
     holder = lock_holder(trainer.path / "lock")
     if holder is None:
         return "killed"

@@ -113,7 +113,7 @@ def _shown(value: float) -> str:
 class Assessment(Struct, frozen=True):
     """An ensemble without factors, the samples to measure it on, and those that factors are to be fitted to.
 
-    `fitting` is None if these are the same samples; the factors themselves if they are known.
+    `fitting` is None if factors are fitted to the same samples, and the factors themselves if they are known.
     """
 
     ensemble: EnsembleModel
@@ -127,7 +127,7 @@ class Assessment(Struct, frozen=True):
         return more + len(self.judged.dataset)
 
     def run(self, best: Mapping[str, Any], progress: Progress) -> Uncertainty:
-        """Do it; `best` are the scores of the published model on the samples, as `evaluation.json` has them."""
+        """Measure it; `best` are the published model's scores on the samples, as in `evaluation.json`."""
         fitting, judged, num = self.fitting, self.judged, len(self.ensemble.models)
         scales = fit_scales(self.ensemble, fitting, progress) if isinstance(fitting, Judged) else fitting
         ratios, scores = Ratios(len(judged.dataset)), _Scores()

@@ -36,9 +36,10 @@ def is_sound(vector: Tensor) -> bool:
 
 
 class Total:
-    """Adds up the vectors of trainers; in the same order the mean is the same to the last bit.
+    """Adds up the vectors of trainers; in the same order they have the same mean to the last bit.
 
-    One that is not finite is left out, and so is one that is shorter than others: its optimiser has made no step.
+    A vector that is not finite is left out, and so is one that is shorter than others: the optimiser of its
+    model has made no step.
     """
 
     def __init__(self) -> None:
@@ -55,14 +56,14 @@ class Total:
             self._trainers.append(trainer)
 
     def mean(self) -> Mean | None:
-        """None if nothing was added."""
+        """The mean of what was added; None if that is nothing."""
         if self._sum is None:
             return None
         return Mean(tuple(self._trainers), self._sum / len(self._trainers))
 
 
 def mean_of_both(states: Mapping[int, State], own: int) -> State | None:
-    """The mean of two trainers' models, the same for both; with what is not averaged from the one of `own`.
+    """The mean of two trainers' models, the same for both; what is not averaged is that of `own`.
 
     None if a model is not finite.
     """

@@ -67,7 +67,7 @@ def decide(local: Scores, partner: Scores, metrics: Sequence[DecidingMetric]) ->
 def decide_merged(
     local: Scores, partner: Scores, merged: Scores, metrics: Sequence[DecidingMetric]
 ) -> Decision:
-    """As `decide`, and then the mean of both models is kept if it wins all metrics against the better one."""
+    """Decide as `decide`; then the mean of both models is kept if it wins all metrics against the better."""
     first = decide(local, partner, metrics)
     better = local if first.kept == "local" else partner
     if decide(better, merged, metrics).kept == "local":

@@ -1,4 +1,4 @@
-"""Random numbers that everybody can draw for himself: functions of a seed and of what they are for."""
+"""Random numbers that every trainer computes by itself: functions of a seed and of their purpose."""
 
 from __future__ import annotations
 

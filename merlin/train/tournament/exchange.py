@@ -42,7 +42,10 @@ class Mean(Struct, frozen=True):
 
 
 class ModelTransport(Protocol):
-    """Used by the first rank of a trainer. What waits is a generator, so that it can be left between two looks."""
+    """Carries models between trainers; used by the first rank of each.
+
+    Methods that wait are generators, so that waiting can be given up between two looks.
+    """
 
     def participants(self, number: int) -> list[int]:
         """The trainers that take part in round `number`, ascending, this trainer among them."""
@@ -53,7 +56,7 @@ class ModelTransport(Protocol):
         ...
 
     def summaries(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Summary]]:
-        """The summaries of those that came in time; of the others the newest that is known, if there is one."""
+        """The summaries that came in time; for the other trainers the newest known ones, if there are any."""
         ...
 
     def take(self, number: int, moves: Mapping[int, int], limit_s: float) -> Waiting[OfferedModel | None]:
@@ -61,9 +64,9 @@ class ModelTransport(Protocol):
         ...
 
     def mean(self, number: int, own: Tensor, limit_s: float) -> Waiting[Mean | None]:
-        """Offer the values (n,) of the own model, and get the mean of those of all who take part in round `number`.
+        """Offer this trainer's values (n,), and get the mean of those of all who take part in round `number`.
 
-        None if there is no sound one.
+        None if no values are sound.
         """
         ...
 
@@ -76,7 +79,10 @@ class ModelTransport(Protocol):
         ...
 
     def close(self, finished: bool) -> None:
-        """Leave; others meet the last model of one that finished, and do not count on one that did not."""
+        """Leave the tournament.
+
+        The others still meet the last model of a trainer that finished, and do not count on one that did not.
+        """
         ...
 
 

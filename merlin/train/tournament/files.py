@@ -4,10 +4,10 @@ tournament/trainers/<k>.json                     which trainers are there (`pres
 tournament/offers/<k>/round_<number>.pt          the model of trainer k in a round, by torch.save
 tournament/offers/<k>/round_<number>.json        its summary; comes last, so an offer with it is complete
 
-Every trainer offers its model in every round and reads whom it meets, so nobody answers and nobody is blocked. An offer
-stays until all who are there have a checkpoint after its round, because a run that is resumed plays from its
-checkpoint again. A trainer waits for the offer of the very round while its owner lives and can be expected to come
-in time; otherwise the newest offer counts.
+Every trainer offers its model in every round, and reads the offers of those that it meets, so no trainer has
+to answer and none is blocked. An offer stays until all who are there have a checkpoint after its round,
+because a run that is resumed plays from its checkpoint again. A trainer waits for the offer of exactly this
+round while its owner lives and can be expected to come in time; otherwise the newest offer counts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from merlin.train.tournament.presence import Members, presence_directory
 
 FORMAT = "merlin-offer"
 VERSION = 1
-VALUES = "values"  # of an offer to be averaged, in place of a complete state
+VALUES = "values"  # values to be averaged, which an offer has in place of a complete state
 KEPT = 4  # offers that are kept of a trainer at least, for those who are late
 _NAME = re.compile(r"round_(\d+)\.json")
 
@@ -41,8 +41,8 @@ _NAME = re.compile(r"round_(\d+)\.json")
 class FileTransport:
     """Offers under one directory on a file system that all trainers share.
 
-    `patience` is how many rounds somebody may be behind and still be waited for; `between` how many rounds there are
-    from one checkpoint to the next.
+    `patience` is how many rounds a trainer may be behind and is still waited for; `between` is how many
+    rounds there are from one checkpoint to the next.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class FileTransport:
         self._patience = patience
         self._between = between
         self._note = note
-        self._given_up: dict[int, int] = {}  # whom we waited for in vain, and what it had offered
+        self._given_up: dict[int, int] = {}  # who did not come in time, and its newest offer then
         self._members = Members(presence_directory(directory), index, num)
         self._members.enter()
         for leftover in self._folder(index).glob(f"*{TEMPORARY_SUFFIX}"):
@@ -70,7 +70,10 @@ class FileTransport:
         return self._members.members(number)
 
     def offer(self, number: int, summary: Summary, state: State) -> None:
-        """Written under temporary names; where that fails the others do not wait for it, and a note says so."""
+        """Write the model under temporary names.
+
+        If that fails, a note says so, and the others do not wait for this offer.
+        """
         head = {"format": FORMAT, "version": VERSION, "trainer": self._index, "round": number}
         path = self._path(self._index, number)
         try:
@@ -101,7 +104,7 @@ class FileTransport:
         return None if which is None else self._read(giver, which)
 
     def mean(self, number: int, own: Tensor, limit_s: float) -> Waiting[Mean | None]:
-        """Of the newest models, without those that are far behind, cannot be read, or are not finite."""
+        """The mean of the newest models, except those that are far behind, unreadable or not finite."""
         self.offer(number, Summary({}, 0), {VALUES: own})
         end = time.monotonic() + limit_s
         rounds = {self._index: number}
@@ -123,7 +126,7 @@ class FileTransport:
         yield from ()
 
     def agree(self, number: int) -> Waiting[int]:
-        """Nothing to agree upon: what the others offered in later rounds is still there."""
+        """Return this trainer's own round: what the others offered in later rounds is still there."""
         self._members.update(saved=number)
         yield from ()
         return number
@@ -132,7 +135,7 @@ class FileTransport:
         self._members.leave("finished" if finished else "stopped")
 
     def _await(self, number: int, trainer: int, end: float) -> Waiting[int | None]:
-        """The round whose offer of a trainer is used: `number` if it comes before `end`, else its newest; or None."""
+        """The round whose offer is used: `number` if it comes before `end`, else the newest, or None."""
         while True:
             # first, since an offer is there before it is reported
             expected = self._is_expected(number, trainer)
@@ -187,7 +190,7 @@ class FileTransport:
             return None
 
     def _forget(self, number: int) -> None:
-        """Remove own offers that nobody will ask for any more."""
+        """Remove this trainer's offers that nobody will ask for any more."""
         border = min(self._members.least_saved(), number - 1)
         border = max(border, number - KEPT + 1 - self._between - math.ceil(self._patience))
         for old in self._rounds(self._index):

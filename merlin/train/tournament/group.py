@@ -30,7 +30,7 @@ from merlin.train.tournament.exchange import (
     Waiting,
 )
 
-LOST_S = 600.0  # least time in which somebody has to come
+LOST_S = 600.0  # seconds for which the others are waited for, at least
 _PIECE_BYTES = 1 << 30  # sent at once
 
 
@@ -69,7 +69,7 @@ class GroupTransport:
         return OfferedModel(giver, number, self._state if giver == me else state)
 
     def mean(self, number: int, own: Tensor, limit_s: float) -> Waiting[Mean | None]:
-        """Each trainer finds the mean of one slice for all, so that nobody receives more than two models.
+        """The mean; each trainer computes a slice of it for all, so that none receives more than two models.
 
         Every trainer of the world has to call it.
         """
@@ -82,7 +82,7 @@ class GroupTransport:
             return Mean(tuple(counted), self._mean_by_slices(own, counted, longest))
 
     def _sizes(self, number: int, own: int, limit_s: float) -> Waiting[list[int]]:
-        """Of the vectors of all trainers. Raises TrainingError if one of them does not come."""
+        """The lengths of the vectors of all trainers. Raises TrainingError if one of them does not come."""
         mine = torch.tensor([own], device=self._device)
         found = [torch.zeros_like(mine) for _ in range(self._leaders.size)]
         end = time.monotonic() + max(limit_s, LOST_S)

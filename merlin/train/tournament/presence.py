@@ -1,9 +1,9 @@
 """The trainers that take part in a tournament through files, and those that are gone.
 
-Each trainer has a small record, `trainers/<k>.json`, that it replaces when it offers a model or writes a checkpoint,
-and touches every few seconds. On the same machine the operating system knows at once if the process is alive;
-of another machine's a record counts that was touched lately, by the clock of the file server, which also stamps the
-reader's own record.
+Each trainer has a small record, `trainers/<k>.json`, that it replaces when it offers a model or writes a
+checkpoint, and touches every few seconds. On the same machine the operating system knows at once if the
+process is alive; a trainer on another machine counts as alive if its record was touched lately, by the clock
+of the file server, which also stamps the reader's own record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FORMAT = "merlin-presence"
 VERSION = 1
 BEAT_S = 5.0
 SILENCE_S = 30.0  # of a record on another machine, until its process counts as dead
-GRACE_S = 0.25  # in which somebody who has gone still counts, since all may be going at this moment
+GRACE_S = 0.25  # in which a trainer that has gone still counts, since all may be ending at this moment
 
 PresenceState = Literal["starting", "training", "finished", "stopped"]
 
@@ -52,7 +52,7 @@ def presence_directory(tournament: Path) -> Path:
 
 
 def read_presence(path: Path) -> Presence | None:
-    """None if the trainer never came, or its record cannot be read just now."""
+    """The record in a file; None if the trainer never came, or its record cannot be read just now."""
     try:
         data: Any = read_json(path)
         if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
@@ -87,7 +87,7 @@ class Members:
         self._mine = _here(index)
         self._over = threading.Event()
         self._beats: threading.Thread | None = None
-        self._missed: dict[tuple[int, int, int], float] = {}  # since when somebody is not there
+        self._missed: dict[tuple[int, int, int], float] = {}  # since when a process is gone
 
     def enter(self) -> None:
         """Be present. Rounds that were offered before stay known."""
@@ -144,7 +144,7 @@ class Members:
         return sorted([self.index, *others])
 
     def least_saved(self) -> int:
-        """The earliest round that one of those who are here goes back to if it is killed now."""
+        """The earliest round that one of the present trainers would go back to if it were killed now."""
         present = (found.saved for found in self._others() if self.is_present(found))
         return min(present, default=self._mine.offered)
 
@@ -164,7 +164,7 @@ class Members:
 
 
 def _identity() -> dict[str, Any]:
-    """This process, wherever it is looked at from: processes have numbers of their own in each container."""
+    """What identifies this process everywhere: each container has process numbers of its own."""
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())
     except OSError:

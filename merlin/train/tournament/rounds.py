@@ -85,7 +85,7 @@ class Rounds:
         return {name: round(value, 6) for name, value in taken.items()}
 
     def _average(self, trainer: Trainer, number: int, limit_s: float) -> dict[str, Any]:
-        """All models that there are become their mean."""
+        """Replace the models of all trainers by their mean."""
         with self._timed("exchange_s"):
             own = trainer.values(self._config.exchange)
         found = self._drive(trainer, lambda transport: self._mean(transport, number, limit_s, own))
@@ -210,7 +210,7 @@ class Rounds:
             return trainer.evaluate(self._loader)
 
     def _drive(self, trainer: Trainer, work: Callable[[ModelTransport], Waiting[T]]) -> T:
-        """The first rank's work, to its end; what it found, on all ranks. Raises RoundInterruptedError."""
+        """Do the first rank's work to its end; all ranks get the result. Raises RoundInterruptedError."""
         ranks = trainer.mesh.ranks
         waiting = None if self._transport is None else work(self._transport)
         while True:
@@ -225,7 +225,7 @@ class Rounds:
                 return found
 
     def _some(self, waiting: Waiting[T]) -> dict[str, Any]:
-        """As much of the work as is done within a few seconds."""
+        """Do as much of the work as a few seconds allow."""
         begin, pauses, pause = time.monotonic(), 0.0, _LOOK_S[0]
         answer: dict[str, Any] = {"state": "waiting"}
         while time.monotonic() < begin + _SLICE_S:

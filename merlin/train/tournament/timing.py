@@ -26,7 +26,7 @@ class Timing(Struct, frozen=True):
 
     @staticmethod
     def of(config: TrainConfig, num_steps: int) -> Timing | None:
-        """None if no rounds are played."""
+        """The timing of a configuration; None if no rounds are played."""
         if not config.is_tournament:
             return None
         tournament = config.tournament
@@ -38,7 +38,10 @@ class Timing(Struct, frozen=True):
         return self.num_steps if self.last is not None else self.num_steps - 1
 
     def following(self, step: int) -> int:
-        """The step after which the round comes that follows the one after `step`, 0 for the first; maybe too late."""
+        """The step after which the next round is played, after one at `step` (0 for the first round).
+
+        It may be later than the end of the run.
+        """
         left = self.num_steps - step
         if self.last is None or left <= 0:
             return step - step % self.interval + self.interval
@@ -48,6 +51,6 @@ class Timing(Struct, frozen=True):
 
 
 def rounds_per_checkpoint(config: TrainConfig) -> int:
-    """Every so many rounds all trainers write a checkpoint: after each, unless rounds are frequent."""
+    """The number of rounds between checkpoints of all trainers: 1, unless rounds are frequent."""
     steps = config.training.checkpoint_every or CHECKPOINT_STEPS
     return -(-steps // config.tournament.interval) if config.averages else 1

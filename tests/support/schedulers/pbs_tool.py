@@ -30,7 +30,7 @@ def _options(name: str, args: list[str]) -> tuple[list[tuple[str, str]], list[st
 
 
 def _resources(options: list[tuple[str, str]]) -> dict[str, str]:
-    """What all ``-l`` ask for, a chunk's resources beside the others."""
+    """What all ``-l`` options ask for: the resources of a chunk, and the others."""
     found: dict[str, str] = {}
     for value in (value for name, value in options if name == "-l"):
         for part in value.split(","):

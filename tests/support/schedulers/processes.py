@@ -88,7 +88,7 @@ def exit_code(status: int) -> int:
 
 
 def detach() -> bool:
-    """Go on as a process of init's, without a terminal; returns False in the process that called."""
+    """Go on as a child of init, without a terminal; returns False in the process that called."""
     if pid := os.fork():
         os.waitpid(pid, 0)
         return False

@@ -1,6 +1,6 @@
 """Stands for a program of a scheduler: python -I -S program.py FOLDER NAME ARGUMENTS…
 
-It notes the call, does what a test has told it to do wrong, and else what the real program does.
+It notes the call. It fails in the way that a test has asked for; else it does what the real program does.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from processes import detach, exit_code, marked, pause, signal_all, start
 
-GRACE_S = 1.0  # between the polite signal and the other one
+GRACE_S = 1.0  # between SIGTERM and SIGKILL
 Job = dict[str, Any]
 
 
@@ -80,7 +80,7 @@ class Queue:
         (self.path(job["id"]) / why).touch()
 
     def now(self, job: Job) -> float:
-        """The time for this job: a test may let some pass."""
+        """The time for this job, which a test may move forward."""
         passed = self.path(job["id"]) / "passed_s"
         return time.time() + (float(passed.read_text()) if passed.exists() else 0.0)
 
@@ -148,7 +148,7 @@ class Queue:
 
 
 def _end_all(mark: str) -> None:
-    """Processes that a job left behind end with it, as a scheduler's cgroup ends them."""
+    """End all processes that a job has left behind, as the cgroup of a scheduler does."""
     hard_at = time.time() + GRACE_S
     while pids := marked(mark):
         signal_all(pids, signal.SIGTERM if time.time() < hard_at else signal.SIGKILL)

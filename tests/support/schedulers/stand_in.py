@@ -25,7 +25,7 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
 class StandIn:
     """One scheduler in a folder. `variables` are to be set where its programs are called.
 
-    `login` are variables that a login sets: a job of PBS has no others from where it was submitted.
+    `login` are variables that a login sets: a job of PBS gets no other variables from the submitting shell.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class StandIn:
         return next(path for path in folder.iterdir() if path.name.replace("ƒ", "f") == job)
 
     def let_pass(self, job: str, seconds: float) -> None:
-        """So much of the job's walltime has passed more than the clock says."""
+        """Let so much more of the job's walltime have passed than the clock says."""
         new = self._folder_of(job) / "passed_s.new"
         new.write_text(str(seconds))
         new.rename(new.with_suffix(""))

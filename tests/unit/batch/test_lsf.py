@@ -6,6 +6,7 @@ import json
 
 from merlin.batch.contract import Allocation, Job, JobState, LaunchRequest
 from merlin.batch.lsf import Lsf, LsfSrun
+from merlin.batch.registry import SCHEDULERS, to_ask
 from merlin.testing.schedulers import SchedulerContract
 
 NOW = 1795438931
@@ -90,9 +91,10 @@ class TestLsf(SchedulerContract):
 
 class TestLsfWithSrun(TestLsf):
     scheduler = LsfSrun()
-    allocation = Allocation(
-        scheduler="lsf-srun", job="31", num_nodes=2, hosts=("node1", "node2"), num_restarts=1
-    )
+
+    def test_its_jobs_are_those_of_lsf(self) -> None:
+        assert self.allocation.scheduler == LsfSrun().system == Lsf().name
+        assert to_ask(["local", "lsf", "lsf-srun", "pbs"]) == [SCHEDULERS["lsf"], SCHEDULERS["pbs"]]
 
     def test_programs_start_as_under_slurm(self) -> None:
         assert self.scheduler.launch_line(LaunchRequest(procs="4", nodes="2")).startswith("srun -n 4 -N 2")

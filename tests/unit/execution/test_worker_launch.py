@@ -225,6 +225,7 @@ def launcher(found: Launch) -> str:
 
 
 ALLOCATION = Allocation(scheduler="slurm", job="7", num_nodes=2, hosts=("n1", "n2"))
+ALLOCATION_OF_LSF = Allocation(scheduler="lsf", job="7", num_nodes=2, hosts=("n1", "n2"))
 
 
 @pytest.mark.parametrize(
@@ -244,10 +245,11 @@ ALLOCATION = Allocation(scheduler="slurm", job="7", num_nodes=2, hosts=("n1", "n
         ),
         ({"nodes": 1, "launch_args": "--mpi none"}, ALLOCATION,
          "srun -N 1 -n 1 --overlap --cpu-bind=none --mpi none", 1),
+        ({"type": "lsf-srun"}, ALLOCATION_OF_LSF, "srun -N 2 -n 2", 2),
     ],
 )  # fmt: skip
 def test_a_launcher_starts_one_program_on_each_node_of_the_allocation(batch, allocation, expected, num_nodes):
-    (found,) = launch(spec_worker(type="slurm", **batch), allocation=allocation)
+    (found,) = launch(spec_worker(**{"type": "slurm", **batch}), allocation=allocation)
     assert launcher(found) == expected
     assert (found.num_nodes, found.num_workers, found.is_local) == (num_nodes, num_nodes, False)
 

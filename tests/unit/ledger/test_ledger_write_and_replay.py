@@ -107,6 +107,18 @@ def test_a_later_attempt_wins_whatever_the_order_of_the_files(tmp_path):
     assert list(state.failures()) == []
 
 
+def test_records_that_are_equally_late_count_in_the_same_order_whichever_is_read_first(tmp_path):
+    """Only the names of their segments differ, which are random."""
+    for folder in map(tmp_path.joinpath, "abcdefgh"):
+        write(folder, chunk([OK, FAILED]), session="run")
+        state = replay(folder, plan_of(sim=2))
+        state.outcomes_of("sim")
+        write(folder, chunk([FAILED, OK]), session="run")
+        state.update()
+        at_once = replay(folder, plan_of(sim=2))
+        assert outcomes_of(state.outcomes_of("sim")) == outcomes_of(at_once.outcomes_of("sim"))
+
+
 def test_a_later_run_wins_although_its_attempts_start_again_at_one(tmp_path):
     write(tmp_path, chunk([FAILED], attempt=5, failures=(failed(0),)), session="first")
     write(tmp_path, chunk([OK], attempt=1, started=50.0), session="second")

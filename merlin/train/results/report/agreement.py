@@ -106,7 +106,7 @@ def _draw_errors(chart: Panels, canvas: Canvas) -> None:
 
 
 def _histogram(axes: Any, panel: ScalarPanel, room: float) -> None:
-    """From the 0.5th to the 99.5th percentile, with the number of those beyond."""
+    """Draw errors from the 0.5th to the 99.5th percentile, and write how many lie beyond."""
     errors = panel.predicted - panel.true
     known = errors[np.isfinite(errors)]
     low, high = (float(q) for q in np.quantile(known, [0.005, 0.995])) if len(known) else (-1.0, 1.0)

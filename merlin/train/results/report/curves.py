@@ -53,7 +53,7 @@ class Curves(Struct, frozen=True):
 
     @property
     def is_crowded(self) -> bool:
-        """So many trainers that each cannot have a colour of its own."""
+        """True if there are too many trainers for each to have a colour of its own."""
         return len(self.trainers) > len(COLOURS)
 
     def colour(self, trainer: int) -> str:

@@ -70,7 +70,7 @@ class Lineage(Struct, frozen=True, dict=True):
         )
 
     def colour(self, origin: int) -> str:
-        """By the trainer in which a model began; of many trainers only the best model's origin has a colour."""
+        """A colour for the trainer in which a model began; of many, only the best model's origin has one."""
         if len(self.trainers) <= len(COLOURS):
             return COLOURS[self.trainers.index(origin)]
         return look.BLUE if origin == self.origins[self.best[0]][-1] else look.SOFT
