@@ -96,14 +96,14 @@ def scale(
     diary = Diary(autoscale_log(path), say, as_json=as_json)
     try:
         with locked(folder / AUTOSCALE_LOCK):
-            return _rounds(scaler, diary, RefusalNotices(path, wanted.document, remark))
+            return _rounds(scaler, demand, diary, RefusalNotices(path, wanted.document, remark))
     except LockTaken as holder:
         raise WorkspaceError(f"another merlin workers autoscale has the jobs in {folder}: {holder}") from None
     except KeyboardInterrupt:
         return _interrupted(scaler, wanted, stop_at_end)
 
 
-def _rounds(scaler: Autoscaler, diary: Diary, notices: RefusalNotices) -> int:
+def _rounds(scaler: Autoscaler, demand: QueueDemand, diary: Diary, notices: RefusalNotices) -> int:
     while True:
         began = time.monotonic()
         moves = scaler.round()
@@ -114,7 +114,8 @@ def _rounds(scaler: Autoscaler, diary: Diary, notices: RefusalNotices) -> int:
                 notices.look(move.reason if move.is_failure and not scaler.refusal else "")
                 notices.wait()
                 return int(move.is_failure)
-        time.sleep(pause_s(time.monotonic() - began, is_hurried=scaler.is_hurried))
+        wait = demand.wait if scaler.is_hurried else time.sleep
+        wait(pause_s(time.monotonic() - began, is_hurried=scaler.is_hurried))
 
 
 def pause_s(round_s: float, *, is_hurried: bool) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeVar
@@ -31,10 +31,13 @@ class UnfinishedDirectory(Generic[Item]):
         self.folder = directory / f".{what}"
         self._log_path = self.folder / log_name
         self._log: IO[str] | None = None
+        self._num_finished = 0
+        self._is_new = False  # the directory was not there before
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
         """Raises UsageError if another process writes to the directory."""
+        self._is_new = not self.directory.exists()
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self._open.enter_context(locked(self.directory))
@@ -47,6 +50,12 @@ class UnfinishedDirectory(Generic[Item]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """After an error, leave the record only if a later call can go on from it."""
+        if error is not None and self._log is not None and not self._num_finished:
+            self.remove_record()
+        if error is not None and self._is_new:
+            with suppress(OSError):  # it is not empty
+                self.directory.rmdir()
         self._open.close()
 
     def request(self) -> dict[str, Any] | None:
@@ -61,6 +70,7 @@ class UnfinishedDirectory(Generic[Item]):
     def start(self, request: dict[str, Any], finished: list[Item]) -> None:
         """Record what is written now, and which files of it are there already."""
         self.folder.mkdir(exist_ok=True)
+        self._num_finished = len(finished)
         write_text(self._log_path, "".join(map(_line, finished)))
         write_text(self.folder / _REQUEST, json.dumps(request))
         self._log = self._open.enter_context(self._log_path.open("a", encoding="utf-8"))
@@ -71,6 +81,7 @@ class UnfinishedDirectory(Generic[Item]):
         self._log.write(_line(item))
         self._log.flush()
         os.fsync(self._log.fileno())
+        self._num_finished += 1
 
     def remove_record(self) -> None:
         """Remove the record, as nothing is unfinished any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from merlin.config.model import Config
-from merlin.errors import MerlinError
+from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.views.published import PublishedStudy
@@ -18,6 +19,7 @@ from merlin.views.queues import served_queues
 from merlin.views.servers import open_registry
 from merlin.workspace.directory import open_workspace
 
+ASK_S = 0.03  # between two questions whether a study is over
 OPEN = ("running", "gone", "unreachable")  # states of a study that may need workers
 
 
@@ -41,12 +43,14 @@ class QueueDemand:
         self._config, self._queues, self._most_s = config, frozenset(queues), most_s
         self._registry: RedisRegistry | None = None
         self._studies: dict[str, PublishedStudy] = {}
+        self._wanted: frozenset[str] = frozenset()  # ids of the open studies, as of the last look
 
     def look(self) -> Demand:
         """The demand now. Raises ExecutionError if Redis does not answer."""
         if self._registry is None:
             self._registry = open_registry(self._config)
         wanted = {s.study_id: s for s in self._registry.studies() if self._queues & set(s.queues)}
+        self._wanted = frozenset(wanted)
         for name, info in wanted.items():
             with suppress(MerlinError):  # this machine does not see its workspace
                 if name not in self._studies:
@@ -70,6 +74,15 @@ class QueueDemand:
                 node for look in looks.values() if look.state in OPEN for node in look.bad_nodes
             ),
         )
+
+    def wait(self, limit_s: float) -> None:
+        """Wait so long, or until one of the studies that the last look has found open is over."""
+        deadline = time.monotonic() + limit_s
+        while (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(ASK_S, left_s))
+            with suppress(ExecutionError):  # the next look reports it
+                if self._registry is not None and not self._wanted <= self._registry.study_ids():
+                    return
 
     def stop(self, names: Collection[str]) -> None:
         """Tell workers to finish what they run and leave. Raises ExecutionError if Redis does not answer."""

@@ -7,6 +7,7 @@ this process has threads.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -38,6 +39,7 @@ class WorkerOptions(Struct, frozen=True, kw_only=True):
 
 def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> NoReturn:
     """Run a worker to its end, and exit with its code."""
+    gc.set_threshold(50_000, 20, 50)  # modules make many objects that stay; looking at them again takes time
     options = plain_options(argv, environment)
     if options is None:
         from celery.__main__ import main as celery
