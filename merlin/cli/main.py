@@ -121,8 +121,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if has_no_words:
             code = 1  # nothing was asked for; upstream's scripts look at it
     except click.ClickException as error:
-        error.message += _hint_for_several(error.message, args)
         error.show()
+        if hint := _hint_for_several(error.message, args):
+            _say(hint)
         code = error.exit_code
         _answer_program(args, error, code)
     except (click.Abort, KeyboardInterrupt):
@@ -197,7 +198,7 @@ def _hint_for_several(message: str, args: Sequence[str]) -> str:
     from merlin.workspace.directory import INFO_DIR
 
     num = sum((Path(word) / INFO_DIR).is_dir() for word in args)
-    return f": these are {num} workspaces; name one of them, or the spec for the newest" if num > 1 else ""
+    return f"these are {num} workspaces; name one of them, or the spec for the newest" if num > 1 else ""
 
 
 def _say(text: str) -> None:
