@@ -235,7 +235,7 @@ def _may_change(job: Job) -> bool:
 
 
 def _trouble(command: Sequence[str], result: CommandResult) -> str:
-    """The command, how it ended, and the last lines that it printed."""
+    """How a command ended, the last lines that it printed, and the whole command."""
     if result.code is None:
         how = "gave no answer in time"
     else:
@@ -243,4 +243,5 @@ def _trouble(command: Sequence[str], result: CommandResult) -> str:
     said = [line.rstrip() for line in (result.error or result.output).splitlines() if line.strip()]
     tail = "".join(f"\n    {line[:300]}" for line in said[-_TAIL_LINES:])
     line = shlex.join(command)
-    return f"{line if len(line) <= 200 else line[:200] + ' …'} {how}" + (f":{tail}" if tail else "")
+    whole = line if len(line) <= 200 else f"{line[:200]} …"
+    return f"{command[0]} {how}" + (f":{tail}" if tail else "") + f"\n    the command: {whole}"

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
@@ -121,6 +122,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             code = 1  # nothing was asked for; upstream's scripts look at it
     except click.ClickException as error:
         error.show()
+        if hint := _hint_for_several(error.message, args):
+            _say(hint)
         code = error.exit_code
         _answer_program(args, error, code)
     except (click.Abort, KeyboardInterrupt):
@@ -186,6 +189,16 @@ def _wants_debug(args: Sequence[str]) -> bool:
         if word.upper() == "--LEVEL=DEBUG":
             return True
     return False
+
+
+def _hint_for_several(message: str, args: Sequence[str]) -> str:
+    """Explain extra arguments that come from a pattern such as `study_*`, for which the shell puts all workspaces."""
+    if "unexpected extra argument" not in message:
+        return ""
+    from merlin.workspace.directory import INFO_DIR
+
+    num = sum((Path(word) / INFO_DIR).is_dir() for word in args)
+    return f"these are {num} workspaces; name one of them, or the spec for the newest" if num > 1 else ""
 
 
 def _say(text: str) -> None:

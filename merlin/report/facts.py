@@ -48,7 +48,7 @@ def gather(workspace: Workspace) -> StudyFacts:
     page = StudyView(studies[0].path).look()
     replays = [(study, replay(study.ledger_dir, study.plan)) for study in studies]
     plans = [(study.plan, state) for study, state in replays]
-    spec = _spec_copy(studies[0])
+    spec = studies[0].spec_copy().decode(errors="replace")
     groups = [group for study in studies for group in group_failures(study)]
     return StudyFacts(
         page=page,
@@ -65,11 +65,6 @@ def gather(workspace: Workspace) -> StudyFacts:
         failures=tuple(sorted(groups, key=lambda group: -group.count)),
         cost=study_cost(studies[0]),
     )
-
-
-def _spec_copy(study: Workspace) -> str:
-    found = sorted(study.info.glob("*.orig.yaml"))
-    return found[0].read_text(encoding="utf-8", errors="replace") if found else ""
 
 
 def between(start: float, end: float) -> str:

@@ -106,6 +106,11 @@ class Workspace:
         assert info is not None
         return SameSamples(self.path / info.file, info)
 
+    def spec_copy(self) -> bytes:
+        """The spec that the study was made of, as its author wrote it; b"" if there is no copy. Raises OSError."""
+        found = sorted(self.info.glob("*.orig.yaml"))
+        return found[0].read_bytes() if found else b""
+
     def instance(self, instance_id: str) -> StepInstance:
         try:
             return self._instances[instance_id]

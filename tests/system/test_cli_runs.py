@@ -120,7 +120,11 @@ def test_the_second_restart_with_failed_mends_what_was_mended(spec: Path, tmp_pa
     assert merlin("run", spec, cwd=tmp_path).returncode == 1
     workspace = workspace_in(tmp_path)
     (tmp_path / "mended").touch()
-    assert merlin("restart", workspace, cwd=tmp_path).returncode == 1
+    same = merlin("restart", workspace, cwd=tmp_path)
+    assert (same.returncode, "has changed since" in same.stderr) == (1, False)
+    spec.write_text(spec.read_text() + "\n# mended\n")
+    edited = merlin("restart", workspace, cwd=tmp_path)
+    assert f"to apply it: merlin run {spec} --update {workspace}" in edited.stderr
     done = merlin("restart", workspace, "--failed", "--step", "simulate", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"] == 28

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +20,10 @@ from merlin.cli.options import (
     workspace_argument,
 )
 from merlin.cli.output import remark
-from merlin.errors import UsageError
+from merlin.errors import UsageError, command_line
+
+if TYPE_CHECKING:
+    from merlin.workspace.directory import Workspace
 
 
 @click.command(cls=ManyCommand)
@@ -59,6 +64,7 @@ def restart(
     if steps and not failed:
         raise UsageError("--step narrows --failed; give both: merlin restart WORKSPACE --failed --step NAME")
     opened = open_finished(workspace, remark)
+    _tell_of_edits(opened)
     check_steps(opened.plan, steps, also={instance.id for instance in opened.plan.instances})
     limit = None if max_failures is None else parse_failure_limit(max_failures)
     local = local or needs_no_workers(opened.plan.instances)
@@ -73,3 +79,15 @@ def restart(
     options = RunOptions(workers=num_workers, again=again, max_failures=limit)
     works = [Work(study=study, options=options) for study in studies]
     sys.exit(told(run_works(works, config, as_json=as_json), as_json=as_json))
+
+
+def _tell_of_edits(study: Workspace) -> None:
+    """Say so if the spec has been edited since: a restart finishes the study as it was planned."""
+    spec = Path(study.plan.spec_path)
+    with suppress(OSError):  # it is on another machine, or gone
+        kept = study.spec_copy()
+        if kept and spec.read_bytes() != kept:
+            update = command_line("run", spec, "--update", study.path)
+            remark(
+                f"{spec} has changed since the study was planned, which this ignores; to apply it: {update}"
+            )

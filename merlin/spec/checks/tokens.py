@@ -141,13 +141,22 @@ class _Checker(Struct, frozen=True, dict=True):
             self.undefined(name, place, use if _is_script(path) else None)
 
     def _left_alone(self, name: str, place: Place, unused: str = "", *, in_awk: bool = False) -> None:
-        """Warn about a token that stays text if it looks mistyped. In awk, an unknown $(XX) silently means the line."""
+        """Warn about a token that stays text if it looks mistyped. In awk, an unknown $(XX) silently means the line.
+
+        It is an error if it looks like a column that nothing else uses: the data set would silently be wrong.
+        """
         hint = self._suggest(name, cutoff=0.8)
+        near = [token.name for token in find_tokens(hint)]
         if not hint and _CAPITALS.fullmatch(name) and name not in _OF_AWK and not shutil.which(name):
             near = [known for known in self._capitals if is_one_edit_away(name, known)]
             shown = near or (self._capitals if in_awk else [])
             hint = " or ".join(f"$({known})" for known in shown[:MAX_NAMES])
             hint = hint and f"did you mean {hint}?"
+        missed = [column for column in self._unused_columns if column in near]
+        if missed and not self.allow_undefined:
+            message = f"$({name}) is not defined, and no step uses $({missed[0]})"
+            self.findings.error(place, message, text=f"$({name})", hint=hint, code="token")
+            return
         if unused and not is_shell_substitution(name):
             message = f"$({name}) is not defined, and nothing uses {unused}"
         elif hint or name.endswith(".workspace"):
@@ -155,6 +164,21 @@ class _Checker(Struct, frozen=True, dict=True):
         else:
             return
         self._warn(place, message, f"$({name})", hint)
+
+    @cached_property
+    def _unused_columns(self) -> list[str]:
+        """Columns of the samples that no script or function gets."""
+        used: set[str] = set()
+        for path, entry in self.tree.walk():
+            if path[:2] == ("merlin", "samples"):
+                continue
+            if path[-1:] == ("function",):
+                return []
+            if isinstance(entry.content, str):
+                used |= {token.name for token in find_tokens(entry.text)} | mentioned_values(entry.text)
+        if "MERLIN_SAMPLE_VECTOR" in used:
+            return []
+        return [name for name in self.names.columns if not used & {name, value_variable(name)}]
 
     def _is_in_awk(self, use: Use, path: Path) -> bool:
         """Is the token in the program of an awk command?"""

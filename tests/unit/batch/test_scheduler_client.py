@@ -72,7 +72,8 @@ def test_a_command_that_hangs_is_ended(slurm):
 def test_a_job_that_is_refused_says_why_in_the_schedulers_words(slurm):
     slurm.fail("refuse")
     with pytest.raises(
-        SchedulerRefusedError, match=r"sbatch --parsable .*\n    sbatch: error: .* Invalid account"
+        SchedulerRefusedError,
+        match=r"sbatch failed with exit code 1:\n    sbatch: error: .* Invalid account\n    .*: sbatch --parsable ",
     ):
         slurm.client().submit("one", slurm.script("one"))
 

@@ -44,6 +44,17 @@ def test_a_mistyped_command_gets_a_hint_and_code_2(capsys: pytest.CaptureFixture
     assert "Did you mean 'status'" in capsys.readouterr().err
 
 
+def test_a_pattern_that_is_several_workspaces_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name / "merlin_info").mkdir(parents=True)
+    assert exit_code("status", str(tmp_path / "a"), str(tmp_path / "b")) == 2
+    assert "these are 2 workspaces; name one of them" in capsys.readouterr().err
+    assert exit_code("status", str(tmp_path / "a"), "more") == 2
+    assert "workspaces" not in capsys.readouterr().err
+
+
 def test_the_level_may_be_given_as_upstream_does(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("-lvl", "debug", "info") == 0
     assert exit_code("--level", "WARNING", "info") == 0

@@ -385,9 +385,22 @@ def test_a_short_name_that_a_program_would_swallow_is_a_warning(
         global.parameters: {P: {values: [1], label: P.%%}}
         merlin: {samples: {file: a.npy, column_labels: [X]}}
         """
-    found = only(check(tmp_path, run("cmd: |\n" + textwrap.indent(command, "  "), rest)))
+    found = only(check(tmp_path, run("cmd: |\n" + textwrap.indent(f"{command}; echo $(X)", "  "), rest)))
     assert (found.severity, found.code, found.hint) == ("warning", "token", hint)
     assert found.line >= 6
+
+
+@pytest.mark.parametrize("name", ["$(Y)", "$(temprature)"])
+def test_a_slip_for_a_column_that_nothing_else_uses_is_an_error(tmp_path: Path, name: str) -> None:
+    """The study would run, and its data set would be wrong."""
+    column = {"$(Y)": "X"}.get(name, "temperature")
+    rest = f"merlin: {{samples: {{file: a.npy, column_labels: [{column}]}}}}\n"
+    command = f"""cmd: awk 'BEGIN {{print {name} * 2}}'"""
+    found = only(check(tmp_path, run(command, rest)))
+    assert (found.severity, found.hint) == ("error", f"did you mean $({column})?")
+    assert found.message == f"{name} is not defined, and no step uses $({column})"
+    (found,) = check(tmp_path, run(f"{command}; echo $({column})", rest))
+    assert found.severity == "warning"
 
 
 @pytest.mark.parametrize(
