@@ -8,7 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 LIMIT_S = 120.0  # enough on a busy machine; only a failing test reaches it
-POLL_S = 0.01
+POLL_S = 0.01  # between two looks, at least
+MAX_POLL_S = 0.25
+SHARE = 5  # a pause takes so many times as long as the look before it: other tests need the cores
 
 
 def wait_until(
@@ -21,11 +23,14 @@ def wait_until(
     `about` is a process that has to live until then, or a function that returns what a failure should show.
     """
     deadline = time.monotonic() + limit_s
-    while not (found := condition()):
+    while True:
+        began = time.monotonic()
+        if found := condition():
+            return found
+        pause_s = min(MAX_POLL_S, max(POLL_S, SHARE * (time.monotonic() - began)))
         if isinstance(about, subprocess.Popen):
             assert about.poll() is None, f"it ended with {about.returncode}: {about.communicate()}"
         if time.monotonic() > deadline:
             state = about() if about is not None and not isinstance(about, subprocess.Popen) else ""
             raise AssertionError(f"waited {limit_s:g} s in vain {state}")
-        time.sleep(POLL_S)
-    return found
+        time.sleep(pause_s)
