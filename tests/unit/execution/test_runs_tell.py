@@ -30,7 +30,7 @@ ENDS = ("finished", "failed", "stopped")
 
 
 def appends(file: Path, *when: str, **more: Any) -> NotifyRule:
-    return NotifyRule(when=when, channel="cmd", to=(f"cat >> {file}; echo >> {file}",), **more)
+    return NotifyRule(when=when, channel="cmd", to=(f"printf '%s\\n' \"$(cat)\" >> {file}",), **more)
 
 
 def told(file: Path) -> list[dict[str, Any]]:
