@@ -124,9 +124,8 @@ class BatchScheduler(Protocol):
 
     name: ClassVar[str]  # batch.type in specs
     title: ClassVar[str]  # e.g. "Slurm"
-    programs: ClassVar[
-        tuple[str, ...]
-    ]  # what must be on the PATH to use it: the first one submits, the last one launches
+    # what must be on the PATH to use it: the first one submits, the last one launches
+    programs: ClassVar[tuple[str, ...]]
     prefix: ClassVar[str]  # of directives in job scripts, e.g. "#SBATCH"
     script_suffix: ClassVar[str] = ".sh"  # of step scripts with directives, e.g. ".slurm.sh"
     # variables that would change what the commands do, or that one launch would pass on to the next; "X_*" for many

@@ -31,7 +31,6 @@ class UnfinishedDirectory(Generic[Item]):
         self.folder = directory / f".{what}"
         self._log_path = self.folder / log_name
         self._log: IO[str] | None = None
-        self._num_finished = 0
         self._is_new = False  # the directory was not there before
         self._open = ExitStack()
 
@@ -50,12 +49,13 @@ class UnfinishedDirectory(Generic[Item]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """After an error, leave the record only if a later call can go on from it."""
-        if error is not None and self._log is not None and not self._num_finished:
-            self.remove_record()
-        if error is not None and self._is_new:
-            with suppress(OSError):  # it is not empty
-                self.directory.rmdir()
+        """After an error, leave nothing if nothing was written; else the record, from which a later call goes on."""
+        if error is not None:
+            with suppress(OSError):  # the directory cannot be read, or is not empty
+                if all(path == self.folder for path in self.directory.iterdir()):
+                    self.remove_record()
+                if self._is_new:
+                    self.directory.rmdir()
         self._open.close()
 
     def request(self) -> dict[str, Any] | None:
@@ -70,7 +70,6 @@ class UnfinishedDirectory(Generic[Item]):
     def start(self, request: dict[str, Any], finished: list[Item]) -> None:
         """Record what is written now, and which files of it are there already."""
         self.folder.mkdir(exist_ok=True)
-        self._num_finished = len(finished)
         write_text(self._log_path, "".join(map(_line, finished)))
         write_text(self.folder / _REQUEST, json.dumps(request))
         self._log = self._open.enter_context(self._log_path.open("a", encoding="utf-8"))
@@ -81,7 +80,6 @@ class UnfinishedDirectory(Generic[Item]):
         self._log.write(_line(item))
         self._log.flush()
         os.fsync(self._log.fileno())
-        self._num_finished += 1
 
     def remove_record(self) -> None:
         """Remove the record, as nothing is unfinished any more."""
