@@ -29,7 +29,7 @@ from merlin.train.loop import Ending, Loop
 from merlin.train.metrics_log import MetricsLog
 from merlin.train.parallel.mesh import Mesh
 from merlin.train.parallel.rendezvous import Rendezvous
-from merlin.train.parallel.world import World, choose_device
+from merlin.train.parallel.world import World, choose_device, gpu_id
 from merlin.train.prepare import build_trainee, configured_capacity, open_data
 from merlin.train.progress import Judge
 from merlin.train.reports import LogFile, Note, PipeObserver, Report, Reporter, Silent, TrainObserver
@@ -75,8 +75,14 @@ def train(
 
 
 def set_up_torch(run: RunDirectory, config: TrainConfig, mesh: Mesh) -> torch.device:
-    """Threads, determinism and the device of this process. Raises TrainingError if there is no such device."""
+    """Threads, determinism and the device of this process. Raises TrainingError if there is none for it."""
     device = choose_device(config.training.device, mesh.local_rank)
+    gpus = mesh.ranks.gather(gpu_id(device))
+    if gpus.count(gpus[mesh.ranks.rank]) > 1 and device.type == "cuda":  # which NCCL does not connect
+        raise TrainingError(
+            f"several ranks of trainer {mesh.trainer} have the same GPU, {device}, and each needs its own; lower "
+            "tournament.ranks_per_trainer, or write training.device: cpu (several trainers may share a GPU)"
+        )
     torch.set_num_threads(config.training.threads or run.facts().threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -1,9 +1,9 @@
 """What readers cost a run that writes: `merlin status` in a tight loop, an SQL query held open, and ten dashboards.
 
-They share all cores with the run, as on a machine that computes; or they have a core of their own, and the run another.
-Either is compared with a run without readers, and with one that has the same readers beside it, of another study of the
-same size: the difference to that one is what they do to the ledger and its files, and not what two programs take from
-each other that share a machine.
+They share all cores with the run, as on a machine that computes; or they have one half of the cores, and the run the
+other. Either is compared with a run without readers, and with one that has the same readers beside it, of another
+study of the same size: the difference to that one is what they do to the ledger and its files, and not what two
+programs take from each other that share a machine.
 
 More pages to listen to:
 MERLIN_BENCH_LISTEN="http://127.0.0.1:8765/api/…/events?token=…", several with blanks between them.
@@ -113,11 +113,17 @@ def run_once(folder: Path, num: int, places: Places, readers_of: Callable[[Path]
 
 def hostile_readers(tmp: Path, rounds: int, num: int) -> list[Row]:
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) < 2:
+    return _rows(tmp, rounds, num, Places("on the same cores", len(cores), cores, cores))
+
+
+def hostile_readers_apart(tmp: Path, rounds: int, num: int) -> list[Row]:
+    """`num` samples per worker."""
+    cores = sorted(os.sched_getaffinity(0))
+    workers = len(cores) // 2
+    if not workers:
         raise RuntimeError("the run and its readers need a core each; this machine has one")
-    together = Places("on the same cores", len(cores), cores, cores)
-    apart = Places("on another core", 1, cores[:1], cores[1:2])
-    return [*_rows(tmp / "together", rounds, num, together), *_rows(tmp / "apart", rounds, num // 4, apart)]
+    places = Places("on another half of the cores", workers, cores[:workers], cores[workers:])
+    return _rows(tmp, rounds, num * workers, places)
 
 
 def _rows(tmp: Path, rounds: int, num: int, places: Places) -> list[Row]:

@@ -28,6 +28,7 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "status": ("scale:status", 1_000_000),
     "status_large": ("scale:status_large", 10_000_000),
     "hostile_readers": ("hostile:hostile_readers", 20_000),
+    "hostile_readers_apart": ("hostile:hostile_readers_apart", 10_000),
     "dashboard": ("dashboards:dashboard", 1_000_000),
     "restart": ("scale:restart", 1_000_000),
     "failures": ("failing:failures", 1_000_000),
@@ -52,6 +53,8 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "compressed_batches": ("reading:compressed_batches", 20_000),
     "torch_batches": ("loading:torch_batches", 20_000),
     "training_loop": ("training:training_rows", 20_000),
+    "gpu_loading": ("gpu:gpu_loading", 20_000),
+    "gpu_training": ("gpu:gpu_training", 10_000),
     "icf_surrogate": ("icf_surrogate:surrogate", 10_000),
     "icf_posterior": ("icf_posterior:posterior", 10_000),
     "icf_surrogate_ablation": ("icf_surrogate:ablation", 4000),
@@ -67,14 +70,14 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
 
 
 def measure(name: str, folder: Path, rounds: int, quick: bool) -> None:
-    """Measure one row, show it and, unless quick, write it."""
+    """Measure one row, show it and, unless quick, write it; what this machine cannot measure gives no rows."""
     place, num = ROWS[name]
     module, function = place.split(":")
     row = getattr(importlib.import_module(module), function)
     found: list[report.Row] = row(folder, rounds, num // 10 if quick else num)
     for r in found:
         print(f"{r.what}: {r.ours}  {r.other}  {r.ratio}  (floor {r.floor})  {r.memory}", flush=True)
-    if not quick:
+    if found and not quick:
         report.save(name, found, rounds, order=list(ROWS))
 
 

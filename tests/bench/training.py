@@ -32,7 +32,7 @@ CONFIG = """
 data: {data}
 directory: {directory}
 model: {{name: regressor, width: {width}, depth: {depth}}}
-training: {{epochs: 100000, batch_size: {batch}, device: cpu, validate_every: 1000000}}
+training: {{epochs: 100000, batch_size: {batch}, device: {device}, validate_every: 1000000}}
 """
 
 
@@ -51,16 +51,16 @@ def make_scalars(folder: Path, num: int) -> Path:
 
 
 @contextmanager
-def our_loop(folder: Path, *, width: int, depth: int, batch: int) -> Iterator[Loop]:
+def our_loop(folder: Path, *, width: int, depth: int, batch: int, device: str) -> Iterator[Loop]:
     """The loop of `merlin train`, with everything in place."""
     text = CONFIG.format(
-        data=folder / "data", directory=folder / "run", width=width, depth=depth, batch=batch
+        data=folder / "data", directory=folder / "run", width=width, depth=depth, batch=batch, device=device
     )
     prepared = check(parse_config(text, "bench.yaml"))
     mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, 0)
     run = prepared.begin()
-    device = set_up_torch(run, prepared.config, mesh)
-    with open_loop(run, prepared.config, mesh, device, Silent(), StopRequest()) as loop:
+    place = set_up_torch(run, prepared.config, mesh)
+    with open_loop(run, prepared.config, mesh, place, Silent(), StopRequest()) as loop:
         yield loop
 
 
@@ -70,18 +70,19 @@ class BareLoop:
     def __init__(self, loop: Loop, batch: int) -> None:
         dataset = loop.trainer.loader.dataset
         everything = dataset[list(range(len(dataset)))]
-        self.x, self.y = everything["inputs"].clone(), everything["scalars"].clone()
+        self.device = loop.trainer.device
+        self.x, self.y = (everything[key].to(self.device, copy=True) for key in ("inputs", "scalars"))
         shapes = Shapes.of(dataset.input_names, dataset.scalar_names)
-        self.model = build_trainee(loop.trainer.config, shapes).layers
+        self.model = build_trainee(loop.trainer.config, shapes).layers.to(self.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=True)
         self.batch = batch
-        self.order = torch.randperm(len(self.x))
+        self.order = torch.randperm(len(self.x), device=self.device)
         self.at = 0
 
     def train_steps(self, num: int) -> None:
         for _ in range(num):
             if self.at + self.batch > len(self.x):
-                self.order, self.at = torch.randperm(len(self.x)), 0
+                self.order, self.at = torch.randperm(len(self.x), device=self.device), 0
             index = self.order[self.at : self.at + self.batch]
             self.at += self.batch
             loss = torch.nn.functional.mse_loss(self.model(self.x[index]), self.y[index])
@@ -99,6 +100,7 @@ def training_loop(
     depth: int = 4,
     batch: int = 128,
     steps: int = 50,
+    device: str = "cpu",
 ) -> dict[str, float]:
     """Samples/s of both, in turn, and the median of the ratios; `num` samples, `rounds` turns of `steps` steps.
 
@@ -107,7 +109,7 @@ def training_loop(
     """
     make_scalars(folder, num)
     ours, bare = [], []
-    with our_loop(folder, width=width, depth=depth, batch=batch) as loop:
+    with our_loop(folder, width=width, depth=depth, batch=batch, device=device) as loop:
         other = BareLoop(loop, batch)
         for turn in range(rounds + 3):
             for rates, train in (
@@ -116,6 +118,8 @@ def training_loop(
             ):
                 begin = time.perf_counter()
                 train()
+                if device != "cpu":
+                    torch.cuda.synchronize()
                 if turn >= 3:  # those before are for warming up
                     rates.append(steps * batch / (time.perf_counter() - begin))
     return {"ours": median(ours), "bare": median(bare), "ratio": ratio(ours, bare)}

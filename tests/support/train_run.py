@@ -24,7 +24,7 @@ directory: {directory}
 fields: {{images: []}}
 model: {{name: "tiny_models:Noisy"}}
 optimizer: {{lr: 0.01}}
-training: {{steps: 40, batch_size: 64, validate_every: 10, log_every: 5, threads: 1}}
+training: {{steps: 40, batch_size: 64, validate_every: 10, log_every: 5, threads: 1, device: cpu}}
 """
 
 

@@ -23,7 +23,7 @@ from merlin.train.run_directory import RunDirectory
 
 MODELS = Path(__file__).parents[1] / "support"
 WORDS = (
-    "training={steps: 120, batch_size: 32, validate_every: 40, checkpoint_every: 7, keep: 1, threads: 1}",
+    "training={steps: 120, batch_size: 32, validate_every: 40, checkpoint_every: 7, keep: 1, threads: 1, device: cpu}",
     "tournament={trainers: 3, interval: 10, wait: 100000}",
 )
 TOGETHER = "tournament.transport=process_group"

@@ -30,7 +30,8 @@ data: {data}
 model: {{name: "tiny_models:Noisy"}}
 fields: {{images: []}}
 optimizer: {{lr: 0.01}}
-training: {{steps: 300, batch_size: 32, validate_every: 50, checkpoint_every: 10, log_every: 10, threads: 1}}
+training:
+  {{steps: 300, batch_size: 32, validate_every: 50, checkpoint_every: 10, log_every: 10, threads: 1, device: cpu}}
 tournament: {{strategy: none}}
 """
 

@@ -55,6 +55,11 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
     return torch.device("cuda", index)
 
 
+def gpu_id(device: torch.device) -> str:
+    """What no other GPU has; empty for the CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
 def num_cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,8 +1,8 @@
 """Models that travel between processes of one torch.distributed world: all trainers are there from beginning to end.
 
 Summaries go through the world's store, which can be asked without waiting; only models are sent from first rank to
-first rank, over gloo from the CPU and over NCCL from GPUs. After a round nobody goes on before all have written their
-checkpoints, so that there is always a round from which all can go on.
+first rank: over NCCL where every trainer has a GPU of its own, otherwise over gloo, from the CPU. After a round nobody
+goes on before all have written their checkpoints, so that there is always a round from which all can go on.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import distributed as dist
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import TrainingError
 from merlin.train.parallel.mesh import Leaders, pack, unpack
+from merlin.train.parallel.world import gpu_id
 from merlin.train.tournament.averaging import is_sound
 from merlin.train.tournament.exchange import (
     Mean,
@@ -35,11 +36,11 @@ _PIECE_BYTES = 1 << 30  # sent at once
 
 
 class GroupTransport:
-    """The first ranks of all trainers; `device` is where models are sent from and received."""
+    """The first ranks of all trainers; `device` is this trainer's."""
 
     def __init__(self, leaders: Leaders, device: torch.device, stopping: Callable[[], bool]) -> None:
         self._leaders = leaders
-        self._device = device
+        self._device = _exchange_device(leaders, device)
         self._stopping = stopping
         self._state: State = {}
         self._saved = 0
@@ -183,6 +184,16 @@ class GroupTransport:
             if self._stopping():
                 raise RoundInterruptedError from error
             raise TrainingError(f"{_lost(what)} {error}") from error
+
+
+def _exchange_device(leaders: Leaders, device: torch.device) -> torch.device:
+    """Where models are sent from and received: the CPU on all trainers, if one has no GPU or shares it with another.
+
+    NCCL does not connect two processes on the same GPU.
+    """
+    leaders.store.set(f"gpu/{leaders.index}", gpu_id(device))
+    gpus = {leaders.store.get(f"gpu/{trainer}").decode() for trainer in range(leaders.size)}
+    return device if len(gpus - {""}) == leaders.size else torch.device("cpu")
 
 
 def _lost(what: str) -> str:

@@ -28,7 +28,7 @@ from merlin.train.tournament.mutation import mutated
 MODEL = "model={name: regressor, width: 16, depth: 2}"
 WORDS = (
     "tournament={trainers: 3, interval: 10, wait: 0, strategy: truncation, top: 1, mutation: {width: 2}}",
-    "training={steps: 100, batch_size: 64, log_every: 5, ema: 0.5, threads: 1}",
+    "training={steps: 100, batch_size: 64, log_every: 5, ema: 0.5, threads: 1, device: cpu}",
 )
 
 
