@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     observer: TrainObserver = (
         PipeObserver(int(os.environ[EVENTS_FD])) if EVENTS_FD in os.environ else Silent()
     )
-    world = World.of_torchrun(os.environ) or World()
+    world = World.of_child(os.environ)
     try:
         config = load_config(run.config_path, [f"directory={run.path}"]).config
         rendezvous = Rendezvous.join(world, run.path, os.environ)

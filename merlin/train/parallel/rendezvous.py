@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 from msgspec import Struct
 from torch import distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
@@ -62,12 +63,21 @@ class Rendezvous(Struct, frozen=True):
     def make_group(self, name: str, rank: int, size: int) -> None:
         """Set up torch.distributed among the processes that give the same name."""
         dist.init_process_group(
-            store=PrefixStore(name, self.store), rank=rank, world_size=size, timeout=timedelta(minutes=10)
+            _backends(),
+            store=PrefixStore(name, self.store),
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(minutes=10),
         )
 
     def close(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _backends() -> str:
+    """What connects tensors of each device; without it, a process that sees a GPU could send nothing from the CPU."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
 
 def serve_store() -> TCPStore:

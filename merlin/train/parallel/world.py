@@ -31,6 +31,13 @@ class World(Struct, frozen=True):
         return World(int(env["RANK"]), size, *local)
 
     @staticmethod
+    def of_child(env: Mapping[str, str]) -> World:
+        """The world of a process that `merlin train` started; one without torchrun's address is a world of its own."""
+        found = World.of_torchrun(env)
+        local = int(env.get("LOCAL_RANK", "0")), int(env.get("LOCAL_WORLD_SIZE", "1"))
+        return World(0, 1, *local) if found is None else found
+
+    @staticmethod
     def of_launcher(env: Mapping[str, str]) -> World | None:
         """The world of srun, flux run, jsrun or mpirun; None if none of them started more than one process."""
         found = find_rank(env)

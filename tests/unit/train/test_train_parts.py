@@ -18,7 +18,7 @@ from merlin.train.config import Schedule
 from merlin.train.events import LossesTaken, RunEnded
 from merlin.train.metrics_log import MetricsLog, read_metrics
 from merlin.train.optim import MovingAverage, lr_factor
-from merlin.train.parallel.world import World
+from merlin.train.parallel.world import World, choose_device
 from merlin.train.progress import Judge, LoopProgress
 from merlin.train.reports import Note, Report, from_line
 from merlin.train.trainer import Trainer
@@ -107,6 +107,16 @@ def test_torchrun_says_which_rank_a_process_is() -> None:
     }
     assert World.of_torchrun(env) == World(3, 4, 1, 2)
     assert World.of_torchrun({"RANK": "3", "WORLD_SIZE": "4"}) is None
+    assert World.of_child(env) == World(3, 4, 1, 2)
+
+
+def test_trainers_that_meet_through_files_have_a_gpu_each(monkeypatch) -> None:
+    alone = World.of_child({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3"})
+    assert alone == World(0, 1, 2, 3)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [choose_device("auto", local).index for local in range(4)] == [0, 1, 0, 1]
+    assert choose_device("cuda:1", alone.local_rank).index == 1
 
 
 def test_what_is_no_number_is_never_better() -> None:
