@@ -87,7 +87,8 @@ class _Server(uvicorn.Server):
                     await self._told.wait()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
+        """End; a second signal changes nothing, since the end takes a few seconds at most."""
+        self.should_exit = True
         self._told.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

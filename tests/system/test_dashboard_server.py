@@ -107,7 +107,8 @@ def test_the_address_is_printed_and_the_end_is_quick_though_browsers_listen(tmp_
         for listener in listeners:
             listener.join(60)
         assert sorted(ended) == sorted(addresses), "a stream was cut off in place of being ended"
-        assert other.end(signal.SIGINT) == 0
+        other.process.send_signal(signal.SIGINT)
+        assert other.end(signal.SIGINT) in (0, -signal.SIGINT)  # the second may come when it has almost ended
         assert other.process.communicate()[1] == ""
 
 
