@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from merlin.base.text import count
@@ -10,9 +11,15 @@ from merlin.plan.outcome_counts import OUTCOMES
 from merlin.views.after_stop import next_commands as next_commands
 
 
-def on_failed_input(num: int) -> str:
-    """ "12 tasks ran on input that had failed"."""
-    return f"{count(num, 'task')} ran on input that had failed"
+def on_failed_input(steps: Iterable[tuple[str, int]]) -> str:
+    """ "12 tasks ran on input that had failed: analyse 8, report 4"; empty if none did."""
+    found: Counter[str] = Counter()
+    for step, num in steps:
+        found[step] += num
+    if not (num := found.total()):
+        return ""
+    named = ", ".join(f"{step} {n:,}" for step, n in found.items() if n)
+    return f"{count(num, 'task')} ran on input that had failed: {named}"
 
 
 def reconciled(numbers: Mapping[str, Any]) -> str:

@@ -104,8 +104,8 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
     rows = [[step["step"], *(f"{step[key]:,}" for key in OUTCOMES)] for step in report["steps"]]
     print_table(("step", *OUTCOMES), rows, right=OUTCOMES)
     print(f"\ntasks: {reconciled(report)}   ({duration(report['seconds'])})")
-    if report["on_failed_input"]:
-        print(on_failed_input(report["on_failed_input"]))
+    if line := on_failed_input((step["step"], step["on_failed_input"]) for step in report["steps"]):
+        print(line)
     for group in report["failures"]:
         print(f"\n{group.step}: {count(group.count, 'task')} failed: {group.cause}")
         for line in group.log_tail.splitlines()[-MAX_TAIL_LINES:]:

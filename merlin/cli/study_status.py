@@ -71,8 +71,10 @@ def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
         print("\n" + "  ".join(f"{fill} {kind}" for kind, fill in _CB_FILLS.items()))
     totals = {kind: sum(getattr(each.totals, kind) for each in snapshots) for kind in OUTCOMES}
     print(f"\ntasks: {reconciled(totals)}")
-    if num := sum(each.totals.on_failed_input for each in snapshots):
-        print(on_failed_input(num))
+    if line := on_failed_input(
+        (step.step, step.on_failed_input) for each in snapshots for step in each.steps
+    ):
+        print(line)
     for data_set in first.data_sets:
         print(f"samples in {data_set.aggregate}: {data_set.samples}")
     for place in (place for each in snapshots for place in each.damage):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.place import find_data_set
 from merlin.shards.reading.reader import SampleReader
 from merlin.shards.reading.store import CACHE_BYTES, Store
 from merlin.shards.reading.table import ResultTable, data_frame
@@ -25,12 +26,13 @@ if TYPE_CHECKING:
 def open_shards(
     path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, threads: int | None = None
 ) -> Ensemble:
-    """Open the data set in directory `path`, or at its manifest; NotADataSetError if there is none.
+    """Open the data set at `path`: its directory, its manifest, or a workspace with no other one.
 
     `cache_bytes` bounds the memory for decompressed chunks and text; `threads` is how many decompress, by
-    default one for each core, 16 at most.
+    default one for each core, 16 at most. Raises NotADataSetError if there is none, or several, and ShardError if
+    its manifest is damaged.
     """
-    return Ensemble(Store(read_manifest(Path(path)), cache_bytes, threads))
+    return Ensemble(Store(read_manifest(find_data_set(Path(path))), cache_bytes, threads))
 
 
 class Ensemble(SampleReader):

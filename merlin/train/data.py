@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +18,7 @@ from msgspec import Struct
 
 from merlin.base.field import Field
 from merlin.base.kinds import KINDS
-from merlin.errors import NotADataSetError, UsageError
+from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
 from merlin.train.config import TrainConfig
@@ -38,23 +37,6 @@ _LARGEST = 1 << 24  # whole numbers up to here are float32, too
 _BLOCK_ROWS = 1 << 20
 _SOME_BYTES = 256 << 20  # of samples in memory at once
 _ORDER, _SHARES = 0x4F524445, 0x53484152  # what a seed is used for enters it
-
-
-def find_data_set(path: Path) -> Path:
-    """The data set at `path`, or the only one in the workspace there; NotADataSetError if there is no such."""
-    if path.name == "manifest.json":
-        path = path.parent
-    if (path / "manifest.json").is_file():
-        return path
-    if not path.exists():
-        raise NotADataSetError(f"data: there is no {path}; name a data set, or a workspace with one")
-    found = sorted(p.parent for depth in ("*", "*/*") for p in path.glob(f"{depth}/manifest.json"))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        listing = ", ".join(str(p) for p in found[:8])
-        raise NotADataSetError(f"data: {path} holds {len(found)} data sets; name one of them: {listing}")
-    raise NotADataSetError(f"data: there is no finished data set in {path} (no manifest.json)")
 
 
 class Classes(Struct, frozen=True):

@@ -11,11 +11,12 @@ from msgspec import Struct
 
 from merlin.errors import ConfigError, ShardError, TrainingError, UsageError, command_line
 from merlin.shards.ensemble import Ensemble, open_shards
+from merlin.shards.place import find_data_set
 from merlin.train.config import CHANGEABLE, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_defaults import with_defaults
 from merlin.train.config_file import ConfigFile, load_config
-from merlin.train.data import Classes, ColumnSelection, TrainingData, find_data_set
+from merlin.train.data import Classes, ColumnSelection, TrainingData
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee

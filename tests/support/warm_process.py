@@ -17,10 +17,12 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import types
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import NoReturn
 
 from commands import warm_probes
@@ -174,9 +176,36 @@ def load(name: str) -> None:
             importlib.import_module(found.name)
 
 
+SPEC = """
+description: {name: warm, description: what commands build when they first need it}
+study:
+  - {name: a, run: {cmd: "echo $(X) $(MERLIN_SAMPLE_ID)", max_retries: 1}}
+  - {name: b, run: {depends: [a], aggregate: {fields: {y: {file: out.json, key: y}}}}}
+global.parameters: {P: {values: [1], label: P.%%}}
+merlin:
+  samples: {generate: {method: sobol, num: 2, bounds: {X: [0, 1]}}, column_labels: [X]}
+"""
+
+
+def warm_up() -> None:
+    """Build types, decoders and patterns, as a command does when it first reads a spec and a plan."""
+    from merlin.plan.plan_io import plan_from_json, plan_to_json
+    from merlin.workspace.checking import load_checked
+    from merlin.workspace.options import StudyOptions
+    from merlin.workspace.prepare import plan_only
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "warm.yaml"
+        path.write_text(SPEC)
+        spec = load_checked(path, {}, StudyOptions())
+        plan_from_json(plan_to_json(plan_only(spec)))
+        spec.expanded_yaml()
+
+
 if __name__ == "__main__":
     for name in sys.argv[3:]:
         load(name)
+    warm_up()
     gc.freeze()  # the collector must not touch this memory in a child, since that would copy it
     listening = socket.socket(fileno=int(sys.argv[1]))
     ADDRESS = listening.getsockname()

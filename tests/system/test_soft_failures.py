@@ -72,7 +72,9 @@ def expect_a_soft_failure(home: Home, report: dict[str, Any]) -> str:
     ok = 4 + 5 + 2 + 4  # sim, post, stop and after, shards and manifests
     assert counts(report) == {"ok": ok, "failed": 2, "skipped": 1, "missing": 0, "on_failed_input": 2}
     assert (samples(workspace, "sims"), samples(workspace, "posts")) == ([0, 3, 4, 5], [0, 1, 3, 4, 5])
-    assert "\n2 tasks ran on input that had failed\n" in home.merlin("status", workspace).stdout
+    assert (
+        "\n2 tasks ran on input that had failed: post 1, stop 1\n" in home.merlin("status", workspace).stdout
+    )
     status = home.ask("status", workspace)
     assert status["totals"]["on_failed_input"] == 2
     assert {s["step"]: s["on_failed_input"] for s in status["steps"] if s["on_failed_input"]} == {

@@ -347,13 +347,15 @@ def _report_yaml(error: yaml.YAMLError, source: SourceText, findings: Findings) 
             code="yaml",
         )
         return
-    for needle, message, hint in _EXPLANATIONS:
-        if needle in problem:
-            findings.error(
-                (line, mark.column + 1), f"bad YAML: {message}", text=text.strip(), hint=hint, code="yaml"
-            )
-            return
-    findings.error((line, mark.column + 1), f"bad YAML: {problem}", text=text.strip(), code="yaml")
+    message, hint = next(
+        ((message, hint) for needle, message, hint in _EXPLANATIONS if needle in problem), (problem, "")
+    )
+    if message.endswith("is not closed"):  # which the parser noticed later, perhaps at the end of the file
+        mark = getattr(error, "context_mark", None) or mark
+    text = source.line(mark.line + 1).strip()
+    findings.error(
+        (mark.line + 1, mark.column + 1), f"bad YAML: {message}", text=text, hint=hint, code="yaml"
+    )
 
 
 def _tab_lines(source: SourceText, near: int) -> list[int]:

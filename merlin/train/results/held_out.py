@@ -10,7 +10,7 @@ from merlin.errors import NotADataSetError, ShardError, UsageError
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.shards.format.column import Column
 from merlin.train.config import TrainConfig
-from merlin.train.data import Classes, ColumnSelection, TrainingData, class_values, find_data_set
+from merlin.train.data import Classes, ColumnSelection, TrainingData, class_values
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantities, Quantity
@@ -26,7 +26,7 @@ def open_held_out(best: BestModel, config: TrainConfig, digest: str, data: Path 
 
     Raises NotADataSetError if it is gone, ShardError if it is another one by now, UsageError if fields are missing.
     """
-    ens = _own(config, digest) if data is None else open_shards(find_data_set(data))
+    ens = _own(config, digest) if data is None else open_shards(data)
     selection = _select(ens, best.quantities)
     return TrainingData(ens, selection, best.normaliser, config)
 

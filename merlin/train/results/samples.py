@@ -12,7 +12,6 @@ import numpy as np
 from merlin.errors import ShardError, UsageError
 from merlin.shards.ensemble import open_shards
 from merlin.shards.importing.sources import SUFFIXES, open_source
-from merlin.train.data import find_data_set
 from merlin.train.loading.columns import Columns
 from merlin.train.results.given import Place, find_columns, require_columns
 
@@ -79,7 +78,7 @@ class _DataSet:
     is_titled = True
 
     def __init__(self, path: Path) -> None:
-        self._ens = open_shards(find_data_set(path))
+        self._ens = open_shards(path)
         self.path = self._ens.path
         columns = Columns(self._ens)
         self._columns = {**columns.fields, **columns.parameters, **columns.inputs}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import shutil
 import threading
 import tracemalloc
 
@@ -329,8 +330,22 @@ def test_batches_of_uncompressed_rows_need_no_copy_of_the_data_set(tmp_path):
 
 
 def test_a_directory_without_manifest_is_not_a_data_set(tmp_path):
-    with pytest.raises(NotADataSetError):
+    with pytest.raises(NotADataSetError, match="no finished data set"):
         merlin.open_shards(tmp_path)
+    with pytest.raises(NotADataSetError, match=r"there is no .*nowhere"):
+        merlin.open_shards(tmp_path / "nowhere")
+
+
+def test_a_workspace_is_its_data_set_if_it_has_one(tmp_path):
+    study = make_study(tmp_path / "w", num=3)
+    study.collect_all()
+    directory = study.finish()
+    for path in (directory, directory / "manifest.json", study.workspace.path):
+        with merlin.open_shards(path) as ens:
+            assert ens.path == directory and len(ens) == 3
+    shutil.copytree(directory, study.workspace.path / "other")
+    with pytest.raises(NotADataSetError, match=r"holds 2 data sets; name one of them: .*other"):
+        merlin.open_shards(study.workspace.path)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"counts": {"planned": "x", "ok": "x"}}', "{}", ""])
