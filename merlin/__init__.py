@@ -17,7 +17,8 @@ _HOMES = {"run": "merlin.api.run", "Study": "merlin.api.study"}  # of what is lo
 
 
 def open_shards(path: Any, **options: Any) -> Ensemble:
-    """Open a finished data set (a directory with ``manifest.json``) for reading; see `merlin.shards.ensemble`."""
+    """Open a finished data set (a directory with ``manifest.json``), or the only one in a workspace, for reading; see
+    `merlin.shards.ensemble`."""
     from merlin.shards.ensemble import open_shards as _open
 
     return _open(path, **options)

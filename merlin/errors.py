@@ -24,7 +24,7 @@
     ├── TrainingError           1   a training run cannot begin or go on
     │   └── CheckpointError         1   a checkpoint cannot be read or written
     ├── ShardError              1   damage in a data set
-    │   └── NotADataSetError    2   the path holds no manifest
+    │   └── NotADataSetError    2   the path holds no manifest, or several
     └── MissingExtraError       2   an optional dependency is not installed; says which extra
 
 Foreign exceptions are translated at the fence where the foreign library is called, with ``raise … from``.

@@ -87,7 +87,7 @@ class _Server(uvicorn.Server):
                     await self._told.wait()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End; a second signal changes nothing, since the end takes a few seconds at most."""
+        """End; a second signal changes nothing, since open answers get a few seconds at most."""
         self.should_exit = True
         self._told.set()
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def open_shards(
     path: str | os.PathLike[str], *, cache_bytes: int = CACHE_BYTES, threads: int | None = None
 ) -> Ensemble:
-    """Open the data set at `path`: its directory, its manifest, or a workspace with no other one.
+    """Open the data set at `path`: its directory, its manifest, or a workspace that holds just one.
 
     `cache_bytes` bounds the memory for decompressed chunks and text; `threads` is how many decompress, by
     default one for each core, 16 at most. Raises NotADataSetError if there is none, or several, and ShardError if

@@ -11,7 +11,7 @@ _NUM_LISTED = 8
 
 
 def find_data_set(path: Path) -> Path:
-    """The data set at `path`, or the only one in the workspace there; NotADataSetError if there is no such."""
+    """The data set at `path`, or the only one in the workspace there; NotADataSetError if there is none, or several."""
     directory = manifest_path(path).parent
     if (directory / NAME).is_file():
         return directory

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from msgspec import Struct
 
-from merlin.errors import ConfigError, ShardError, TrainingError, UsageError, command_line
+from merlin.errors import ConfigError, NotADataSetError, ShardError, TrainingError, UsageError, command_line
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.shards.place import find_data_set
 from merlin.train.config import CHANGEABLE, Fields, Model, TrainConfig
@@ -91,7 +91,10 @@ def prepare(
 
 def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     """Check a configuration against its data and its model; nothing is written."""
-    data_path = find_data_set(Path(file.config.data).expanduser())
+    try:
+        data_path = find_data_set(Path(file.config.data).expanduser())
+    except NotADataSetError as error:
+        raise NotADataSetError(f"data: {error}") from error
     ens = open_shards(data_path)
     _check_files(ens)
     selection = check_data(file, ens)

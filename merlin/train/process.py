@@ -77,12 +77,7 @@ def train(
 def set_up_torch(run: RunDirectory, config: TrainConfig, mesh: Mesh) -> torch.device:
     """Threads, determinism and the device of this process. Raises TrainingError if there is none for it."""
     device = choose_device(config.training.device, mesh.local_rank)
-    gpus = mesh.ranks.gather(gpu_id(device))
-    if gpus.count(gpus[mesh.ranks.rank]) > 1 and device.type == "cuda":  # which NCCL does not connect
-        raise TrainingError(
-            f"several ranks of trainer {mesh.trainer} have the same GPU, {device}, and each needs its own; lower "
-            "tournament.ranks_per_trainer, or write training.device: cpu (several trainers may share a GPU)"
-        )
+    _check_gpus(mesh, device, config.training.device)
     torch.set_num_threads(config.training.threads or run.facts().threads)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -92,6 +87,22 @@ def set_up_torch(run: RunDirectory, config: TrainConfig, mesh: Mesh) -> torch.de
         torch.use_deterministic_algorithms(True, warn_only=True)
         deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     return device
+
+
+def _check_gpus(mesh: Mesh, device: torch.device, wanted: str) -> None:
+    """Raise TrainingError on all ranks of a trainer, unless each has a GPU of its own, or none has one."""
+    gpus = mesh.ranks.gather(gpu_id(device))
+    if not any(gpus) or (all(gpus) and len(set(gpus)) == len(gpus)):
+        return
+    which = f"trainer {mesh.trainer}: of its {len(gpus)} ranks"
+    if not all(gpus):
+        raise TrainingError(
+            f"{which}, {gpus.count('')} see no GPU; write training.device: cpu, or give them one"
+        )
+    mend = "lower tournament.ranks_per_trainer, let the launcher give each rank a GPU, or write training.device: cpu"
+    if ":" in wanted:
+        mend = "write training.device: cuda"
+    raise TrainingError(f"{which}, several have the same GPU, and each needs its own: {mend}")
 
 
 @contextmanager

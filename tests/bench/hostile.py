@@ -21,6 +21,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import report
 from measure import MERLIN, SPECS, Timing, fresh, median, only_workspace, ratio
 from report import Row, mb
 
@@ -122,7 +123,7 @@ def hostile_readers_apart(tmp: Path, rounds: int, num: int) -> list[Row]:
     workers = len(cores) // 2
     if not workers:
         raise RuntimeError("the run and its readers need a core each; this machine has one")
-    places = Places("on another half of the cores", workers, cores[:workers], cores[workers:])
+    places = Places("on the other half of the cores", workers, cores[:workers], cores[workers:])
     return _rows(tmp, rounds, num * workers, places)
 
 
@@ -152,6 +153,6 @@ def _row(what: str, num: int, without: list[Timing], read: list[Timing], floor: 
         f"{num / median([t.seconds for t in read]):,.0f}/s",
         f"{num / median([t.seconds for t in without]):,.0f}/s",
         f"costs {max(0.0, cost):.1%}",
-        floor if cost < 0.03 else f"{floor}, not met",
+        report.floor(floor, cost < 0.03),
         mb(read),
     )

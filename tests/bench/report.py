@@ -26,6 +26,10 @@ class Row:
     memory: str
 
 
+def floor(text: str, is_met: bool) -> str:
+    return text if is_met else f"{text}, not met"
+
+
 def mb(timings: Sequence[Any]) -> str:
     return f"{max(t.peak_bytes for t in timings) / 1e6:.0f} MB"
 

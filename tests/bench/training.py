@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from measure import fresh, median, ratio
-from report import Row
+from report import Row, floor
 
 from merlin.base.document.findings import Findings
 from merlin.shards.importing.run import import_data
@@ -134,7 +134,8 @@ def training_rows(tmp: Path, rounds: int, num: int) -> list[Row]:
         found = training_loop(folder, 20 * rounds, num, width=width)
         what = f"training loop, MLP of 4 x {width}, batches of 128 on the CPU, against a bare PyTorch loop in memory"
         rates = f"{found['ours']:,.0f}/s", f"{found['bare']:,.0f}/s"
-        rows.append(Row(what, *rates, f"{found['ratio']:.2f}×", "≥ 0.97×", ""))
+        wanted = floor("≥ 0.97×", round(found["ratio"], 2) >= 0.97)
+        rows.append(Row(what, *rates, f"{found['ratio']:.2f}×", wanted, ""))
     return rows
 
 

@@ -347,11 +347,17 @@ def _report_yaml(error: yaml.YAMLError, source: SourceText, findings: Findings) 
             code="yaml",
         )
         return
+    _report_problem(problem, mark, getattr(error, "context_mark", None) or mark, source, findings)
+
+
+def _report_problem(problem: str, mark: Any, opened: Any, source: SourceText, findings: Findings) -> None:
+    """Report what the parser could not read at `mark`, in something that was opened at `opened`."""
     message, hint = next(
         ((message, hint) for needle, message, hint in _EXPLANATIONS if needle in problem), (problem, "")
     )
     if message.endswith("is not closed"):  # which the parser noticed later, perhaps at the end of the file
-        mark = getattr(error, "context_mark", None) or mark
+        hint += f"; the file was read up to line {mark.line + 1}" if opened.line < mark.line else ""
+        mark = opened
     text = source.line(mark.line + 1).strip()
     findings.error(
         (mark.line + 1, mark.column + 1), f"bad YAML: {message}", text=text, hint=hint, code="yaml"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 
 import torch
@@ -63,8 +64,13 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
 
 
 def gpu_id(device: torch.device) -> str:
-    """What no other GPU has; empty for the CPU."""
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+    """What no other GPU has, though parts of one GPU (MIG) have it in common; empty for the CPU."""
+    if device.type != "cuda":
+        return ""
+    found = torch.cuda.get_device_properties(device)
+    address = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
+    # older versions of PyTorch do not tell the address, and AMD's GPUs may have no uuid
+    return str(found.uuid) if None in address else f"{socket.gethostname()} {address}"
 
 
 def num_cores() -> int:

@@ -40,7 +40,10 @@ class GroupTransport:
 
     def __init__(self, leaders: Leaders, device: torch.device, stopping: Callable[[], bool]) -> None:
         self._leaders = leaders
-        self._device = _exchange_device(leaders, device)
+        self._own_device = device
+        self._device = torch.device(
+            "cpu"
+        )  # where models are sent from and received; chosen when all have come
         self._stopping = stopping
         self._state: State = {}
         self._saved = 0
@@ -125,10 +128,19 @@ class GroupTransport:
         yield from self._await(f"saved/{number}", range(self._leaders.size), 0.0)
 
     def agree(self, number: int) -> Waiting[int]:
-        self._set("resume", number)
+        self._set("resume", [number, gpu_id(self._own_device)])
         found = yield from self._await("resume", range(self._leaders.size), 0.0)
-        self._saved = min(found.values())
-        return self._saved
+        self._choose_device([gpu for _, gpu in found.values()])
+        self._saved = min(number for number, _ in found.values())
+        return int(self._saved)
+
+    def _choose_device(self, gpus: Sequence[str]) -> None:
+        """Exchange from GPU to GPU if every trainer has one of its own: NCCL does not connect two processes on one."""
+        if not dist.is_nccl_available() or "" in gpus or len(set(gpus)) < len(gpus):
+            return
+        self._device = self._own_device
+        with self._explaining("the first exchange"):  # in which all have to take part, unlike in later ones
+            dist.all_reduce(torch.zeros(1, device=self._device), group=self._leaders.group)
 
     def close(self, finished: bool) -> None:
         self._state = {}
@@ -184,16 +196,6 @@ class GroupTransport:
             if self._stopping():
                 raise RoundInterruptedError from error
             raise TrainingError(f"{_lost(what)} {error}") from error
-
-
-def _exchange_device(leaders: Leaders, device: torch.device) -> torch.device:
-    """Where models are sent from and received: the CPU on all trainers, if one has no GPU or shares it with another.
-
-    NCCL does not connect two processes on the same GPU.
-    """
-    leaders.store.set(f"gpu/{leaders.index}", gpu_id(device))
-    gpus = {leaders.store.get(f"gpu/{trainer}").decode() for trainer in range(leaders.size)}
-    return device if len(gpus - {""}) == leaders.size else torch.device("cpu")
 
 
 def _lost(what: str) -> str:
