@@ -41,9 +41,7 @@ class GroupTransport:
     def __init__(self, leaders: Leaders, device: torch.device, stopping: Callable[[], bool]) -> None:
         self._leaders = leaders
         self._own_device = device
-        self._device = torch.device(
-            "cpu"
-        )  # where models are sent from and received; chosen when all have come
+        self._device = torch.device("cpu")  # where models are sent from; chosen when all have come
         self._stopping = stopping
         self._state: State = {}
         self._saved = 0
