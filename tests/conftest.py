@@ -14,8 +14,19 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from commands import share_warm_processes
 from servers import Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
 from slurm import SlurmCluster, slurm_cluster
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # a process of pytest-xdist has it
+        config.add_cleanup(share_warm_processes())
+
+
+def pytest_unconfigure() -> None:
+    """What lives until the end is garbage nowhere, and pytest is about to look for that five times."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -10,8 +10,9 @@ of its modules or its signals has to use `subprocess`. See warm_process.py for t
 
 from __future__ import annotations
 
-import atexit
+import fcntl
 import functools
+import hashlib
 import json
 import os
 import select
@@ -21,12 +22,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 _HERE = Path(__file__).parent
+_SHARED = "WARM_PROCESSES"  # environment variable: the process that they end with, and the folder of their sockets
+_SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
 COMMANDS = (  # `.*`: with all modules below
     "asyncio", "celery", "celery.apps.worker", "celery.concurrency.thread",
@@ -90,7 +93,7 @@ class WarmModule:
         self.args = list(argv)
         self.returncode: int | None = None
         request = {**_request("module", argv[argv.index("-m") + 1 :], cwd, env), "is_session": True}
-        self._replies = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._replies = socket.socket(*_SOCKET)
         self._replies.connect(warm_process())
         with Path(os.devnull).open("rb") as nothing:
             fds = [nothing.fileno(), output, output]
@@ -155,7 +158,7 @@ def _run(request: Mapping[str, object], address: str, timeout: float) -> tuple[i
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
         Path(os.devnull).open("rb") as nothing,
-        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as replies,
+        socket.socket(*_SOCKET) as replies,
     ):
         replies.connect(address)
         fds = [nothing.fileno(), out.fileno(), err.fileno()]
@@ -189,34 +192,38 @@ def _umask() -> int:
 
 
 def warm_process(loaded: Sequence[str] = COMMANDS) -> str:
-    """The address of the process that has loaded these modules; that process ends when this one does."""
-    return _warm_process(os.getpid(), tuple(loaded))
+    """The address of the process that has loaded these modules.
+
+    All processes of a test run share it: the first that asks starts it. It ends when the run does.
+    """
+    if _SHARED not in os.environ:
+        share_warm_processes()
+    return _warm_process(os.environ[_SHARED], tuple(loaded))
+
+
+def share_warm_processes() -> Callable[[], None]:
+    """Share warm processes with the processes that this one starts; returns what removes their sockets in the end."""
+    folder = tempfile.TemporaryDirectory(prefix="merlin-warm-")
+    os.environ[_SHARED] = f"{os.getpid()} {folder.name}"
+    return folder.cleanup
 
 
 @functools.cache
-def _warm_process(owner: int, loaded: tuple[str, ...]) -> str:
-    folder = tempfile.TemporaryDirectory(prefix="merlin-warm-")
-    address = str(Path(folder.name) / "socket")
-    alive, ours = os.pipe()
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
-        listening.bind(address)
-        listening.listen(64)
-        fds = [listening.fileno(), alive]
-        # it works in /, which no test removes, and which holds no configuration
-        subprocess.Popen(
-            [sys.executable, _HERE / "warm_process.py", *map(str, fds), *loaded],
-            pass_fds=fds,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads besides the main one, which forks
-            cwd="/",
-            start_new_session=True,
-        )
-    os.close(alive)
-    atexit.register(_end, owner, folder, ours)
-    return address
-
-
-def _end(owner: int, folder: tempfile.TemporaryDirectory[str], ours: int) -> None:
-    if os.getpid() == owner:
-        folder.cleanup()
-    os.close(ours)
+def _warm_process(shared: str, loaded: tuple[str, ...]) -> str:
+    owner, folder = shared.split(" ", 1)
+    address = Path(folder) / hashlib.sha256(" ".join(loaded).encode()).hexdigest()[:16]
+    with address.with_suffix(".lock").open("w") as lock, socket.socket(*_SOCKET) as listening:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not address.exists():
+            listening.bind(str(address))
+            listening.listen(64)
+            # it works in /, which no test removes, and which holds no configuration
+            subprocess.Popen(
+                [sys.executable, _HERE / "warm_process.py", str(listening.fileno()), owner, *loaded],
+                pass_fds=[listening.fileno()],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads besides the main one, which forks
+                cwd="/",
+                start_new_session=True,
+            )
+    return str(address)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.workspace.directory import open_workspace
 
 # every run of a task, finished or not, leaves a line in `started`, so that repetitions can be counted; while a file
-# `hold` exists, copies from sample HOLD on do not end, so that the study still runs when a fault comes late
+# `hold` exists, copies from sample HOLD on do not end, so that the study still runs when a fault comes late;
+# nobody writes to `pause`, so reading it takes a time, as `sleep` does, without a process for each
 SPEC = """
 description: {name: lines, description: every task writes one line of its own}
 env: {variables: {OUTPUT_PATH: ., N: 2000, SLEEP: 0.02, SHARD: 250, FRESH: false, HOLD: 40}}
@@ -31,7 +33,7 @@ study:
       fresh_shell: $(FRESH)
       cmd: |
         echo "write $(MERLIN_SAMPLE_ID)" >> $(SPECROOT)/started
-        sleep $(SLEEP)
+        read -t $(SLEEP) <> $(SPECROOT)/pause
         echo "$(MERLIN_SAMPLE_ID) $SRANDOM" > line.txt
   - name: copy
     description: the same line, under JSON's rules
@@ -42,8 +44,8 @@ study:
       depends: [write]
       cmd: |
         echo "copy $(MERLIN_SAMPLE_ID)" >> $(SPECROOT)/started
-        while test $(MERLIN_SAMPLE_ID) -ge $(HOLD) -a -e $(SPECROOT)/hold; do sleep 0.1; done
-        sleep $(SLEEP)
+        while test $(MERLIN_SAMPLE_ID) -ge $(HOLD) -a -e $(SPECROOT)/hold; do read -t 0.1 <> $(SPECROOT)/pause; done
+        read -t $(SLEEP) <> $(SPECROOT)/pause
         read -r id nonce < $(write.workspace)/$(MERLIN_SAMPLE_PATH)/line.txt
         echo "{\\"id\\": $id, \\"nonce\\": $nonce, \\"copy\\": $SRANDOM}" > line.json
   - name: collect
@@ -69,6 +71,9 @@ def write_spec(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "lines.yaml"
     path.write_text(SPEC)
+    pause = folder / "pause"
+    if not pause.exists():
+        os.mkfifo(pause)
     return path
 
 

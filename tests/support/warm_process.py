@@ -1,6 +1,6 @@
 """The process that forks commands and programs of tests, which so have all modules loaded; see commands.py.
 
-    python warm_process.py SOCKET ALIVE MODULE…   loads the modules, and ends when ALIVE is closed at the other end
+    python warm_process.py SOCKET OWNER MODULE…   loads the modules, and ends when the process OWNER does
 
 Each connection to the listening SOCKET is one command: it sends a request with stdin, stdout and stderr, is told the
 process id and at its end the exit code, and kills the command when it goes away.
@@ -42,11 +42,11 @@ REQUEST_BYTES = 1 << 20
 class Server:
     """Forks a child for each connection, and tells its end."""
 
-    def __init__(self, listening: socket.socket, alive: int) -> None:
+    def __init__(self, listening: socket.socket, owner: int) -> None:
         self._listening = listening
         self._events = selectors.DefaultSelector()
         self._listen_to(listening, self._accept)
-        self._listen_to(alive, self._finish)
+        self._listen_to(owner, self._finish)
 
     def serve(self) -> NoReturn:
         while True:
@@ -203,10 +203,13 @@ def warm_up() -> None:
 
 
 if __name__ == "__main__":
+    owner = os.pidfd_open(int(sys.argv[2]))
+    gc.disable()  # modules leave no garbage, and looking for it takes a quarter of the time
     for name in sys.argv[3:]:
         load(name)
     warm_up()
+    gc.enable()
     gc.freeze()  # the collector must not touch this memory in a child, since that would copy it
     listening = socket.socket(fileno=int(sys.argv[1]))
     ADDRESS = listening.getsockname()
-    Server(listening, int(sys.argv[2])).serve()
+    Server(listening, owner).serve()
