@@ -6,6 +6,7 @@ do not stop them. `own_redis`, `own_rabbit` and `own_slurm` are the test's own, 
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
@@ -25,8 +26,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure() -> None:
-    """What lives until the end is garbage nowhere, and pytest is about to look for that five times."""
+    """What lives until the end is no garbage, and pytest is about to look for that five times."""
     gc.freeze()
+    atexit.register(gc.unfreeze)  # modules of C complain about what is not freed
 
 
 @pytest.hookimpl(wrapper=True)

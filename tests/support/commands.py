@@ -28,7 +28,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 _HERE = Path(__file__).parent
-_SHARED = "WARM_PROCESSES"  # environment variable: the process that they end with, and the folder of their sockets
+# an environment variable: the process that warm processes end with, and the folder of their sockets
+_SHARED = "WARM_PROCESSES"
 _SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
 COMMANDS = (  # `.*`: with all modules below
@@ -222,7 +223,8 @@ def _warm_process(shared: str, loaded: tuple[str, ...]) -> str:
                 [sys.executable, _HERE / "warm_process.py", str(listening.fileno()), owner, *loaded],
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # no threads besides the main one, which forks
+                # no threads besides the main one, which forks
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
                 cwd="/",
                 start_new_session=True,
             )
