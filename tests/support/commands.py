@@ -10,6 +10,7 @@ of its modules or its signals has to use `subprocess`. See warm_process.py for t
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import functools
 import hashlib
@@ -198,7 +199,7 @@ def warm_process(loaded: Sequence[str] = COMMANDS) -> str:
     All processes of a test run share it: the first that asks starts it. It ends when the run does.
     """
     if _SHARED not in os.environ:
-        share_warm_processes()
+        atexit.register(share_warm_processes())
     return _warm_process(os.environ[_SHARED], tuple(loaded))
 
 
