@@ -176,8 +176,6 @@ class Trainer:
                 optimizer.step()
             elif math.isfinite(probe):
                 optimizer.step()
-        for parameter in phase.parameters:  # as `zero_grad` does, which also asks a profiler
-            parameter.grad = None
 
     def take_losses(self) -> dict[str, float]:
         """Means of the losses since the last call, over steps and ranks; "phase/name" where there are several phases.

@@ -96,21 +96,28 @@ class Parallel:
         return loss
 
     def backward(self, phase: str, parts: Sequence[Batch]) -> tuple[Tensor, list[Losses]]:
-        """Add the gradients of the mean loss over a batch's parts; returns it, and the losses of each."""
-        *first, last = parts
+        """Compute the gradients of the mean loss over a batch's parts; returns it, and the losses of each."""
         losses = []
-        if first:
-            with self._without_synchronising(phase):
-                losses = [self._backward(phase, part, len(parts)) for part in first]
-        losses.append(self._backward(phase, last, len(parts)))
-        if not first:
+        for i, part in enumerate(parts):
+            is_last = i == len(parts) - 1
+            with contextlib.nullcontext() if is_last else self._without_synchronising(phase):
+                losses.append(self._backward(phase, part, len(parts), is_first=i == 0))
+        if len(losses) == 1:
             return losses[0]["loss"], losses
         return torch.stack([part["loss"] for part in losses]).mean(), losses
 
-    def _backward(self, phase: str, batch: Batch, num_parts: int) -> Losses:
+    def _backward(self, phase: str, batch: Batch, num_parts: int, *, is_first: bool) -> Losses:
+        """Add the gradients of a part of a batch to those of the parts before it.
+
+        Those of the step before are dropped here, after the forward pass: the new ones find their memory free, and in
+        the processor's cache.
+        """
         with self._autocast():
             losses: Losses = self._modules[phase](batch)
             loss = losses["loss"] if num_parts == 1 else losses["loss"] / num_parts
+        if is_first:
+            for parameter in self.parameters[phase]:  # as `zero_grad` does, which also asks a profiler
+                parameter.grad = None
         (loss if self._scaler is None else self._scaler.scale(loss)).backward()
         return {name: value.detach() for name, value in losses.items()}
 
