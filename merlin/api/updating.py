@@ -83,6 +83,7 @@ class Update(Struct, frozen=True, kw_only=True):
     keep: tuple[str, ...]  # steps whose results are taken as they are
     reruns_code: bool  # steps whose functions or files have changed run again
     num_more: int  # samples that the spec has beyond those of the study: an extension gets them
+    num_fewer: int  # samples that the study loses
     parameters: Mapping[str, Any] | None  # of a generator
     code: Mapping[str, list[str]]  # by step: which files have changed that it uses
     versions: tuple[str, ...]  # what else has changed: of this program, Python and packages
@@ -166,6 +167,7 @@ class _Planning:
             updates.append(self._member(member, num, wanted, updates))
             changes |= code_changes(member.plan, replace(member.plan, code=self.code))
         gone = tuple(member.member for member in studies[len(sizes) :])
+        num = _num_samples(studies)
         update = Update(
             study=self.study,
             spec=self.spec,
@@ -176,7 +178,8 @@ class _Planning:
             has_other_values=wanted is not None and bool(wanted.changed),
             keep=self.how.keep,
             reruns_code=self.how.rerun_code,
-            num_more=0 if wanted is None else max(0, wanted.num - _num_samples(studies)),
+            num_more=0 if wanted is None else max(0, wanted.num - num),
+            num_fewer=0 if wanted is None else max(0, num - wanted.num),
             parameters=as_block(self.replanning.combos) if self.options.pgen else None,
             code=changes,
             versions=tuple(_other_versions(self.study)),

@@ -155,15 +155,18 @@ def _ask(update: Update) -> None:
     lines = list(step_lines(update))
     again_s, all_s = sum(each.again_s for each in lines), sum(each.again_s + each.kept_s for each in lines)
     num_again = sum(each.again for each in lines)
-    is_gone = any(each.what == "gone" for each in lines)
-    if not is_gone and (not num_again or again_s <= ASK_SHARE * all_s):
+    gone = ", ".join(each.step for each in lines if each.what == "gone")
+    removes = [what for what, is_so in (("a step", gone), ("samples", update.num_fewer)) if is_so]
+    if not removes and (not num_again or again_s <= ASK_SHARE * all_s):
         return
     if not (sys.stdin and sys.stdin.isatty()):
-        reason = "removes a step" if is_gone else "repeats work"
-        raise UsageError(f"the update asks before it {reason}, and nobody can answer here; add --yes")
+        reason = f"removes {' and '.join(removes)}" if removes else "repeats work"
+        raise UsageError(
+            f"the update asks before it {reason}, and nobody can answer here; add --yes, or mend the command"
+        )
     took = f", which took {_core_time(again_s)}" if again_s >= 1 else ""
-    gone = ", ".join(each.step for each in lines if each.what == "gone")
-    words = [f"put aside what {gone} has made"] if gone else []
+    words = [f"leave out {count(update.num_fewer, 'sample')}"] if update.num_fewer else []
+    words += [f"put aside what {gone} has made"] if gone else []
     words += [f"run {count(num_again, 'task')} again{took}"] if num_again else []
     question = " and ".join(words)
     click.confirm(f"{question[0].upper()}{question[1:]}?", abort=True, err=True)
@@ -263,8 +266,7 @@ def _show_code(update: Update) -> None:
     for step, changes in update.code.items():
         print(f"{step}: {'; '.join(changes)}")
     if update.code and not update.reruns_code:
-        again = command_line("run", update.spec.path, "--update", update.study.path, "--changed-code")
-        print(f"  that alone runs nothing again; to run it: {again}")
+        print("  that alone runs nothing again; to run it, add --changed-code to the command")
     for line in update.versions:
         print(f"made with {line}")
 

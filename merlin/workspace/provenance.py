@@ -28,6 +28,7 @@ NAME = "provenance.json"
 FORMAT = "merlin-provenance"
 VERSION = 1
 _PACKAGES = ("numpy", "h5py", "hdf5plugin")  # besides Python, what the data depend on
+_STUDY_OPTIONS = ("--vars", "--samplesfile", "--pgen", "--pargs")  # the first takes several words
 _GIT_LIMIT_S = 5.0
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]  # of this program's own repository, if it runs from one
 
@@ -96,6 +97,24 @@ def read_provenance(info: Path) -> Provenance:
         return as_kind(data, Provenance)
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return Provenance()
+
+
+def study_options_of(command: str) -> list[str]:
+    """The options in a command line that another command about the same study has to repeat."""
+    found: list[str] = []
+    option = ""
+    for word in shlex.split(command):
+        if word.startswith("-"):
+            option, has_value, _ = word.partition("=")
+            if option in _STUDY_OPTIONS:
+                found.append(word)
+            option = "" if has_value else option
+        elif option == "--vars" and "=" in word:
+            found.append(word)
+        elif option in _STUDY_OPTIONS:
+            found += [word] if option != "--vars" else []
+            option = ""
+    return found
 
 
 def _command() -> str:

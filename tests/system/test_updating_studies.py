@@ -373,3 +373,26 @@ def test_where_the_study_was_made_is_no_edit(tmp_path: Path) -> None:
     home.write(SPEC)
     study = home.run("--output", "studies")
     assert home.ask("plan", "change.yaml", "--update", study)["is_nothing"]
+
+
+def test_an_update_that_leaves_samples_out_asks_and_a_restart_says_how_the_study_was_run(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.write(SPEC)
+    study = home.run("--vars", "N=12")
+    home.write(SPEC.replace("echo report >>", "echo the report >>"))
+    refused = home.say("run", "change.yaml", "--local", "--update", study)
+    assert refused.returncode == 2 and "before it removes samples" in refused.stderr
+    assert home.ran() == {}
+    told = home.say("restart", study, "--local").stderr
+    assert f"merlin run {home.folder}/change.yaml --update {study} --vars N=12" in told
+    home.run("--update", study, "--vars", "N=12", "--yes")
+    assert "has changed" not in home.say("restart", study, "--local").stderr
+
+
+def test_a_spec_that_an_extension_was_made_of_has_not_changed_since(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.write(SPEC)
+    study = home.run()
+    home.write(SPEC.replace("N: 10", "N: 12"))
+    home.run("--extend", study)
+    assert "has changed" not in home.say("restart", study, "--local").stderr

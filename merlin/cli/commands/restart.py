@@ -83,11 +83,16 @@ def restart(
 
 def _tell_of_edits(study: Workspace) -> None:
     """Say so if the spec has been edited since: a restart finishes the study as it was planned."""
-    spec = Path(study.plan.spec_path)
+    from merlin.workspace.directory import members
+    from merlin.workspace.provenance import read_provenance, study_options_of
+
+    spec, parts = Path(study.plan.spec_path), members(study)
     with suppress(OSError):  # it is on another machine, or gone
-        kept = study.spec_copy()
-        if kept and spec.read_bytes() != kept:
-            update = command_line("run", spec, "--update", study.path)
+        kept = [copy for part in parts if (copy := part.spec_copy())]
+        if kept and spec.read_bytes() not in kept:
+            newest = max(parts, key=lambda part: part.plan.created)
+            options = study_options_of(read_provenance(newest.info).command)
+            update = command_line("run", spec, "--update", study.path, *options)
             remark(
                 f"{spec} has changed since the study was planned, which this ignores; to apply it: {update}"
             )

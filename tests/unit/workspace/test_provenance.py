@@ -12,7 +12,14 @@ import pytest
 
 from merlin.spec.load import load_spec
 from merlin.workspace.prepare import prepare_study
-from merlin.workspace.provenance import NAME, Commit, Provenance, find_provenance, read_provenance
+from merlin.workspace.provenance import (
+    NAME,
+    Commit,
+    Provenance,
+    find_provenance,
+    read_provenance,
+    study_options_of,
+)
 
 SPEC = 'description: {name: hello, description: d}\nstudy: [{name: a, description: d, run: {cmd: "echo"}}]\n'
 
@@ -79,3 +86,20 @@ def test_a_study_of_before_or_a_damaged_file_says_nothing(tmp_path: Path, text: 
     assert read_provenance(tmp_path) == Provenance()
     (tmp_path / NAME).write_text(text)
     assert read_provenance(tmp_path) == Provenance()
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("merlin run a.yaml", []),
+        ("merlin run --vars N=2 'WORD=a b' a.yaml --local", ["--vars", "N=2", "WORD=a b"]),
+        ("merlin run --vars=N=2 a.yaml", ["--vars=N=2"]),
+        ("merlin run --pgen g.py a.yaml --pargs X:1 --pargs=Y:2", ["--pgen", "g.py", "--pargs", "X:1", "--pargs=Y:2"]),
+        ("merlin run a.yaml --samplesfile s.csv --update study --yes", ["--samplesfile", "s.csv"]),
+        ("python study.py", []),
+    ],
+)  # fmt: skip
+def test_the_options_that_another_command_about_the_study_has_to_repeat(
+    command: str, options: list[str]
+) -> None:
+    assert study_options_of(command) == options
