@@ -135,7 +135,8 @@ def _print_sample(story: SampleStory) -> None:
 
 def _print_task(task: TaskStory) -> None:
     why = f": {task.why}" if task.why else ""
-    print(f"{task.instance}: {task.outcome}{why}")
+    source = f" of {task.source}" if task.source else ""
+    print(f"{task.instance}{source}: {task.outcome}{why}")
     hidden = len(task.history) - MAX_TRIES
     if hidden > 0:
         print(f"  … {count(hidden, 'earlier entry', 'earlier entries')}")

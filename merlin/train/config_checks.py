@@ -80,12 +80,11 @@ def _choose(
     for place, name in enumerate(names):
         path = ("fields", group, place)
         if name not in known:
-            file.error(
-                path,
-                f"fields.{group}: {ens.path} has no {name!r}",
-                allowed(name, known, "there are"),
-                "field",
-            )
+            other = ens.fields.get(name)
+            what = f"{ens.path} has no {name!r}"
+            if other is not None:
+                what = f"'{name}' is of kind {other.kind}, which fields.{group} does not take"
+            file.error(path, f"fields.{group}: {what}", allowed(name, known, "there are"), "field")
         elif _constant(known[name]):
             file.error(
                 path, f"fields.{group}: '{name}' is the same in all samples", "leave it out", "constant"

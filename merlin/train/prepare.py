@@ -91,10 +91,12 @@ def prepare(
 
 def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     """Check a configuration against its data and its model; nothing is written."""
+    given = Path(file.config.data).expanduser()
     try:
-        data_path = find_data_set(Path(file.config.data).expanduser())
+        data_path = find_data_set(given)
     except NotADataSetError as error:
-        raise NotADataSetError(f"data: {error}") from error
+        hint = "" if given.is_absolute() else "; relative paths count from the current directory"
+        raise NotADataSetError(f"data: {error}{hint}") from error
     ens = open_shards(data_path)
     _check_files(ens)
     selection = check_data(file, ens)

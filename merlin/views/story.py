@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.text import count, duration
-from merlin.errors import SamplesError, UsageError, WorkspaceError, command_line
+from merlin.errors import MerlinError, SamplesError, UsageError, WorkspaceError, command_line
 from merlin.ledger.encode import decode
 from merlin.ledger.records import RESET, ChunkRecord, RangeRecord
 from merlin.ledger.replay import LedgerEntry, Replay
@@ -19,6 +20,7 @@ from merlin.plan.layout import LOGS
 from merlin.plan.pieces import pieces_of, shards_over
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.shards.format.manifest_file import read_manifest, row_outcome
 from merlin.views.logs import files_of, outcome_of
 from merlin.views.server_obstacles import describe_lease
 from merlin.views.study_facts import StudyFacts, facts_of
@@ -50,6 +52,7 @@ class TaskStory(Struct, frozen=True, kw_only=True):
     remedy: str
     history: tuple[Try, ...]  # in the order in which they count; the last one does
     directory: str  # "" if there is none
+    source: str = ""  # of a data set: the step instance whose row of the sample it is about
 
 
 class SampleStory(Struct, frozen=True, kw_only=True):
@@ -108,7 +111,26 @@ class _Teller:
                 for source in instance.aggregate.sources:
                     found = self._study.instance(source)
                     if found.per_sample:
-                        yield self._task(instance, shards_over(instance, found, task, task + 1)[0])
+                        yield self._row(instance, found, task)
+
+    def _row(self, instance: StepInstance, source: StepInstance, task: int) -> TaskStory:
+        """The shard that holds a row of the sample, and whether the row is in it."""
+        found = self._task(instance, shards_over(instance, source, task, task + 1)[0])
+        why = self._why_left_out(instance, source, task) if found.outcome == "ok" else ""
+        return replace(found, source=source.id, why=why or found.why)
+
+    def _why_left_out(self, instance: StepInstance, source: StepInstance, task: int) -> str:
+        """Why the data set does not have the sample's row of this source; "" if it does, or is not finished."""
+        try:
+            data = read_manifest(self._study.data_set_dir(instance))
+        except (MerlinError, OSError):
+            return ""
+        for each in data.sources:
+            if each.id == source.id and each.workspace == self._study.member:
+                outcome, cause = row_outcome(data, each, task)
+                if outcome != "ok":
+                    return f"sample {self._sample} is left out: {outcome}{cause and f', {cause}'}"
+        return ""
 
     def _task(self, instance: StepInstance, task: int) -> TaskStory:
         history = tuple(history_of(self._state, instance.id, task))

@@ -31,7 +31,7 @@ study:
   - name: collect
     run:
       depends: [sim_*]
-      aggregate: {from: sim, samples_per_shard: 20, fields: {y: {file: out.json, key: y}}}
+      aggregate: {from: sim, samples_per_shard: 20, valid: y != 20, fields: {y: {file: out.json, key: y}}}
   - {name: end, run: {depends: [post_*], cmd: date +%s.%N > when}}
   - {name: learn, run: {function: "fragile_learning:learn"}}
 merlin:
@@ -108,6 +108,8 @@ def test_a_sample_tells_its_story_across_the_steps(study: Path) -> None:
     assert "sim: failed: exit code 3" in text
     assert "post: skipped: its task of sim failed: exit code 3" in text
     assert f"merlin rerun {study} --samples 7 --step sim" in text
+    assert "collect of sim: ok: sample 7 is left out: failed, exit code 3" in text
+    assert "collect of sim: ok: sample 20 is left out: filtered, y != 20" in merlin(study, "explain", "20")
     story = ask(study, "explain", "0")
     ended = {task["step"]: task["outcome"] for task in story["tasks"]}
     assert ended == dict.fromkeys(("sim", "post", "learn", "collect"), "ok")

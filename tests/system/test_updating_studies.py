@@ -375,7 +375,9 @@ def test_where_the_study_was_made_is_no_edit(tmp_path: Path) -> None:
     assert home.ask("plan", "change.yaml", "--update", study)["is_nothing"]
 
 
-def test_an_update_that_leaves_samples_out_asks_and_a_restart_says_how_the_study_was_run(tmp_path: Path) -> None:
+def test_an_update_that_leaves_samples_out_asks_and_a_restart_says_how_the_study_was_run(
+    tmp_path: Path,
+) -> None:
     home = Home(tmp_path / "home")
     home.write(SPEC)
     study = home.run("--vars", "N=12")

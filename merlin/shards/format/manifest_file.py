@@ -12,7 +12,7 @@ from merlin.base.field import Field
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format import splits
-from merlin.shards.format.counts import MANIFEST_NAME, Counts
+from merlin.shards.format.counts import MANIFEST_NAME, OUTCOMES, Counts
 from merlin.shards.format.digest import ALGORITHM, combine
 from merlin.shards.format.rows import Ranges
 from merlin.shards.format.shard_info import ShardInfo
@@ -219,6 +219,20 @@ def sealed(plain: dict[str, Any]) -> str:
 
 def manifest_path(path: Path) -> Path:
     return path if path.name == NAME else path / NAME
+
+
+def row_outcome(data: DataSet, source: SourceInfo, task: int) -> tuple[str, str]:
+    """What became of the planned row of a source's task, and the cause or the filter, if that is known."""
+
+    def holds(ranges: Ranges, number: int) -> bool:
+        return any(lo <= number < hi for lo, hi in ranges)
+
+    outcome = next((name for name in OUTCOMES[1:] if holds(getattr(source, name), task)), "ok")
+    if outcome == "filtered":
+        row = source.first_row + task
+        return outcome, next((f.expression for f in data.filters if holds(f.rows, row)), "")
+    groups = (f for f in data.failures if (f.source, f.workspace) == (source.id, source.workspace))
+    return outcome, next((f.cause for f in groups if holds(f.tasks, task)), "")
 
 
 def read_manifest(path: Path) -> DataSet:

@@ -108,7 +108,11 @@ class Inputs(Mapping[str, LazyArray]):
     def __getitem__(self, label: str) -> LazyArray:
         if label not in self.labels:
             raise KeyError(f"no column '{label}'; there are: {', '.join(self.labels) or 'none'}")
-        return LazyArray(self._store, f"{self._group}/{label}", self._rows)
+        return LazyArray(self._store, self.path(label), self._rows)
+
+    def path(self, label: str) -> str:
+        """The column's path in the shards."""
+        return f"{self._group}/{label}"
 
     def __contains__(self, label: object) -> bool:
         return label in self.labels

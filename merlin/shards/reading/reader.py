@@ -78,14 +78,21 @@ class SampleReader:
     # columns
 
     def __getitem__(self, name: str) -> Any:
-        """A field by name (a `LazyArray`, `RaggedArray` or `GraphArray`), or an input if no field is called so."""
+        """A field by name (a `LazyArray`, `RaggedArray` or `GraphArray`), else an input, else a parameter.
+
+        Raises KeyError for another name, and TypeError for what is no name.
+        """
+        if not isinstance(name, str):
+            raise TypeError(
+                f"a name of a field is needed, not {name!r}; samples: .take([0, 1]), ['NAME'][0:2]"
+            )
         if name in self.graphs:
             members = self.graphs[name].items()
             return GraphArray(name, {role: self.column_at(info.path) for role, info in members})
         return self.column_at(self._path_of(name))
 
     def __contains__(self, name: object) -> bool:
-        return name in self.fields or name in self.graphs or name in self.inputs
+        return any(name in known for known in (self.fields, self.graphs, self.inputs, self.parameters))
 
     def column_at(self, path: str) -> Any:
         """A column by its path in the shards: "inputs/x", "sample_id", of a ragged field the group's."""
@@ -117,10 +124,11 @@ class SampleReader:
     def _path_of(self, name: str) -> str:
         if name in self.fields:
             return self.fields[name].path
-        if name in self.inputs:
-            return f"inputs/{name}"
-        known = ", ".join([*self.fields, *self.graphs, *self.inputs])
-        raise KeyError(f"no field or input '{name}' in {self.path}; there are: {known}")
+        for group in (self.inputs, self.parameters):
+            if name in group:
+                return group.path(name)
+        known = ", ".join([*self.fields, *self.graphs, *self.inputs, *self.parameters])
+        raise KeyError(f"no field, input or parameter '{name}' in {self.path}; there are: {known}")
 
     # several columns at once
 

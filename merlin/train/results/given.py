@@ -110,6 +110,7 @@ def require_columns(wanted: Sequence[str], found: Sequence[Any], what: str) -> N
     """Raise UsageError that names every column that is not there."""
     missing = [name for name in wanted if name not in found]
     if missing:
-        there = ", ".join(map(str, found[:20])) + (", …" if len(found) > 20 else "") or "none"
+        known = list(dict.fromkeys(map(str, found)))
+        there = ", ".join(known[:20]) + (", …" if len(known) > 20 else "") or "none"
         plural = "columns" if len(missing) > 1 else "column"
         raise UsageError(f"{what}: missing {plural} {', '.join(missing)}; there are: {there}")

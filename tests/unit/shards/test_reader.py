@@ -138,8 +138,10 @@ def test_an_index_of_another_kind_is_an_error(ens, key):
 
 
 def test_an_unknown_name_is_told_what_there_is(ens):
-    with pytest.raises(KeyError, match=r"no field or input 'imag'.*image"):
+    with pytest.raises(KeyError, match=r"no field, input or parameter 'imag'.*image"):
         ens["imag"]
+    with pytest.raises(TypeError, match=r"not slice\(0, 2, None\).*take"):
+        ens[0:2]
 
 
 def test_batches_come_in_the_order_asked_for(ens, truth):

@@ -209,6 +209,8 @@ def test_sources_with_parameters_follow_each_other_and_carry_them(tmp_path):
         assert len(ens) == 29
         assert ens.parameters["GAMMA"][13:17].tolist() == [1.5, 1.5, 2.0, 2.0]
         assert ens.parameters["MODE"][28] == "slow"
+        assert "MODE" in ens and ens["MODE"][28] == "slow"
+        assert ens.batch([13, 28], ["GAMMA"])["GAMMA"].tolist() == ens["GAMMA"][[13, 28]].tolist()
         described = {column.name: column.statistics for column in ens.manifest.parameters}
         assert described["GAMMA"].min == (1.5,) and described["GAMMA"].max == (2.0,)
         assert described["GAMMA"].count == (29,) and described["MODE"] is None
