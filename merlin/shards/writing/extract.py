@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from merlin.base.kinds import OUTPUT_SUFFIXES
 from merlin.base.stored import read_npy_header, require_unpackable
 from merlin.plan.layout import is_set_aside
 from merlin.plan.plan import PlannedField
@@ -97,9 +98,7 @@ def _read_field(path: str, field: PlannedField, files: dict[str, OutputFile]) ->
     if file is None:
         opener = _OPENERS.get(suffix)
         if opener is None and not field.is_text:
-            raise BadOutput(
-                f"files of type '{suffix}' need a regex (known: .json .npy .npz .csv .tab .h5 .hdf5)"
-            )
+            raise BadOutput(f"files of type '{suffix}' need a regex (known: {' '.join(OUTPUT_SUFFIXES)})")
         try:
             file = files[suffix] = (opener or Text)(path)
         except (OSError, ValueError, EOFError, KeyError, csv.Error) as e:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
+
 from msgspec import Struct
 
 from merlin.base.compression import CODECS
 from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, to_bool, to_int
 from merlin.base.document.tree import MISSING, Entry, to_data
-from merlin.base.kinds import DTYPES, KINDS, MANTISSA_BITS, ROLES
+from merlin.base.kinds import DTYPES, KINDS, MANTISSA_BITS, OUTPUT_SUFFIXES, ROLES
 
 _OF_MEMBERS = (
     *("layout", "channels", "axes", "shape", "key", "path", "column", "regex", "output", "expression"),
@@ -84,6 +86,19 @@ class FieldChecker(Struct, frozen=True):
             message = f"field {name} has both regex and a key"
             hint = "regex is for text files; key for JSON, .npz, CSV and HDF5"
             self._error(regex.key_place, message, "regex", hint, "field-source")
+        elif regex.is_null and field.get("kind").text != "text":
+            self._file_type(name, file)
+
+    def _file_type(self, name: str, file: Entry) -> None:
+        """Note a file of a type that values can only be found in by a regex."""
+        suffix = PurePath(file.text).suffix.lower()
+        is_known_later = any(mark in suffix for mark in "$*?[")
+        if file.text and not is_known_later and suffix not in OUTPUT_SUFFIXES:
+            what = f"of type '{suffix}'" if suffix else "without a suffix"
+            hint = f"give a regex whose first group is the value; without one: {' '.join(OUTPUT_SUFFIXES)}"
+            self._error(
+                file.place, f"field {name}: a file {what} needs a regex", file.text, hint, "field-source"
+            )
 
     # ------------------------------------------------------------- dtype, shape
 

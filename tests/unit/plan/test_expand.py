@@ -82,7 +82,7 @@ def test_a_step_goes_on_with_failures_as_it_says_or_else_as_the_study_says(plan_
           - {name: skips, run: {cmd: "echo $(X0)", on_failure: skip}}
           - {name: goes_on, run: {cmd: "echo $(X0)", on_failure: continue}}
           - {name: made, run: {function: "m:f", depends: [silent]}}
-          - {name: data, run: {depends: [silent], aggregate: {from: silent, fields: {y: {file: y}}}}}
+          - {name: data, run: {depends: [silent], aggregate: {from: silent, fields: {y: {file: y.npy}}}}}
         """
     samples = "samples: {column_labels: [X0, X1], file: /data/s.npy}"
     plain, all_go_on = (

@@ -259,13 +259,15 @@ def test_samples_are_checked(tmp_path: Path, body: str, line: int, col: int, cod
     [
         ("{}", "field-source"),
         ("{file: a.npy, output: a}", "field-source"),
+        ("{file: a.txt}", "field-source"),
+        ("{file: result}", "field-source"),
         ("{file: a.npy, kind: image}", "shape"),
         ("{file: a.npy, shape: [3]}", "shape"),
         ("{file: a.npy, kind: series, shape: [3], axes: [t, u]}", "shape"),
         ("{file: a.npy, dtype: flot64}", "dtype"),
         ("{file: a.npy, kind: picture}", "value"),
         ("{file: a.txt, regex: 'E=(.*)', key: e}", "field-source"),
-        ("{file: a.txt, compression: lz5}", "value"),
+        ("{file: a.json, compression: lz5}", "value"),
     ],
 )
 def test_fields_of_an_aggregate_are_checked(tmp_path: Path, field: str, code: str) -> None:
