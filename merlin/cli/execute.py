@@ -120,7 +120,9 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
             print(f"    its filter (valid) let no sample pass; when it is mended: {again}")
         elif not data_set["rows"]:
             again = command_line("restart", report["workspace"], "--failed")
-            print(f"    it is empty, because no sample ended ok; when that is mended: {again}")
+            update = command_line("run", "SPEC", "--update", report["workspace"])
+            print("    it is empty, because no sample ended ok. When a program is mended:")
+            print(f"    {again}; when the spec is: {update}")
     flush()
     if report["stop_reason"] and report["exit_code"] != EXIT_INTERRUPTED:
         remark(f"stopped early: {report['stop_reason']}")
