@@ -80,9 +80,10 @@ class ExpressionChecker(Struct):
             if not ready:
                 one = next(iter(waiting.values()))
                 names = ", ".join(waiting)
+                what = f"{names} are derived from each other in a circle"
                 self.findings.error(
                     one.block.get("expression").place,
-                    f"field {one.name}: {names} are derived from each other in a circle",
+                    f"field {one.name}: {what if len(waiting) > 1 else 'it is derived from itself'}",
                     text=one.expression.text,
                     code="expression",
                 )

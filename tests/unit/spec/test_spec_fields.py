@@ -94,7 +94,7 @@ def findings(tmp_path: Path, field: str = "", aggregate: str = "") -> list[Diagn
         ("a: {expression: trace * 2}", 25, "its value is values of shape [16]", "shape: [16]"),
         ("a: {expression: yield / 2, dtype: int32}", 25, "which int32 does not hold", "float64"),
         ("a: {expression: yield > 2, dtype: bool, file: x.json}", 13, "has both file and expression", ""),
-        ("a: {expression: a + 1}", 25, "derived from each other in a circle", ""),
+        ("a: {expression: a + 1}", 25, "it is derived from itself", ""),
         ("a: {members: {nodes: }, file: a.json}", 13, "only a graph has", "kind: graph"),
         ("a: {kind: graph, file: g.npz}", 9, "has no members", ""),
         ("a: {kind: graph, file: g.npz, members: {edges: }}", 39, "neither nodes nor positions", ""),
