@@ -307,8 +307,7 @@ class MemoryRegistry:
     def receive(self, name: str) -> tuple[list[Command], int]:
         with self._call("receive") as server:
             found = server.inboxes.pop(name, [])
-            commands = [command for command in found if command.until >= server.now]
-            return commands, len(found) - len(commands)
+            return [command for command in found if command.until >= server.now], 0
 
     def advertise(self, study: StudyInfo) -> None:
         with self._call("advertise") as server:

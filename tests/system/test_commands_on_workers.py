@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -399,3 +400,27 @@ def test_a_queue_that_somebody_else_declared_is_named_with_the_remedy(home, any_
         finally:
             channel.queue_delete(queue)
     assert "is not as we declare it" not in home.merlin("doctor").stdout
+
+
+def test_a_copy_of_a_study_that_workers_run_cannot_act_on_it(home):
+    study = home.publish()
+    copy = study.with_name("copy")
+    shutil.copytree(study, copy)
+    for command in ("cancel", "restart"):
+        refused = home.merlin(command, copy, code=2)
+        assert f"{copy} is a copy of {study}" in refused.stderr
+    assert home.ask("status", study)["state"] == "stalled"
+    assert home.ask("cancel", study)["survivors"] == 0
+
+
+def test_a_worker_does_not_obey_commands_that_were_sent_to_a_dead_one_of_its_name(home):
+    home.merlin("run-workers", "two.yaml", "--steps", "post")
+    (worker,) = home.workers()
+    os.kill(worker["pid"], signal.SIGKILL)
+    config = require_config(home.env, cwd=home.folder)
+    registry = RedisRegistry(redis_client(config), config)
+    registry.send([worker["name"]], "stop")
+    wait_until(lambda: not home.processes(), home.processes)
+    home.merlin("run-workers", "two.yaml", "--steps", "post")
+    wait_until(lambda: any(w["pid"] != worker["pid"] for w in home.workers()), home.workers)
+    assert registry.receive(worker["name"]) == ([], 0)

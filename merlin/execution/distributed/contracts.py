@@ -147,7 +147,7 @@ class Registry(Protocol):
         """Send a command to these workers, or with None to all live ones; returns their names."""
 
     def receive(self, name: str) -> tuple[list[Command], int]:
-        """The new commands to a worker, and the number of refused ones."""
+        """The new commands to a worker, and the number of refused ones; those that are too old are neither."""
 
     def advertise(self, study: StudyInfo) -> None:
         """Advertise a study. Workers then serve it even if its messages are lost."""

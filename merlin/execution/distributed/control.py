@@ -16,7 +16,7 @@ from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError
 from merlin.execution.conductor import append_records
 from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk
-from merlin.execution.distributed.open_study import make_tools
+from merlin.execution.distributed.open_study import make_tools, refuse_copy
 from merlin.execution.distributed.ownership import Ownership
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Study
@@ -71,10 +71,13 @@ def cancel(
 
     Raises:
         ExecutionError: Redis cannot be reached, or does not hold the study whose steps are to end.
-        UsageError: the study has no such step.
+        UsageError: the study has no such step, or the workspace is a copy of the one that workers have.
     """
     tools = make_tools(config)
     registry, study_id = tools.backend.registry, workspace.plan.study_id
+    for study in registry.studies():
+        if study.study_id == study_id:
+            refuse_copy(workspace, study)
     mailbox = tools.backend.mailbox(study_id)
     instances = _instances(workspace, steps)
     workers = registry.workers(all=True)

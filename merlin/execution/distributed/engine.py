@@ -96,6 +96,7 @@ class Engine:
         """Register, and start the background threads. Called when Celery is ready."""
         try:
             self._clock = self._backend.time() - time.monotonic()
+            self._registry.leave(self._name)  # commands to a dead worker of this name are not for this one
             self.report()
         except Exception as error:  # noqa: BLE001  `upkeep` tries again
             log.warning("cannot report for work yet: %s", error)

@@ -7,11 +7,19 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
-from merlin.errors import ExecutionError, OwnershipLostError, StudyGoneError, WorkspaceError, command_line
+from merlin.errors import (
+    ExecutionError,
+    OwnershipLostError,
+    StudyGoneError,
+    UsageError,
+    WorkspaceError,
+    command_line,
+)
 from merlin.execution.conductor import append_records
 from merlin.execution.distributed.connect import redis_client
 from merlin.execution.distributed.contracts import Standing
@@ -28,7 +36,7 @@ from merlin.ledger.resets import resets
 from merlin.ledger.session import next_session
 from merlin.plan.reopen import NOTHING, Again
 from merlin.status.snapshot import is_published
-from merlin.workspace.directory import Workspace
+from merlin.workspace.directory import INFO_DIR, Workspace
 from merlin.workspace.holding import lock
 
 if TYPE_CHECKING:
@@ -107,9 +115,13 @@ class _Publisher:
         return self._resume(session, resumed=False)
 
     def _advertised(self) -> StudyInfo | None:
-        """The advertisement of the study, if it is not over. Raises ExecutionError if its plan has changed."""
+        """The advertisement of the study, if it is not over.
+
+        Raises ExecutionError if its plan has changed, UsageError if it is that of another workspace.
+        """
         for info in self._registry.studies():
             if info.study_id == self._study.id:
+                refuse_copy(self._workspace, info)
                 if info.plan != self._study.digest:
                     raise ExecutionError(
                         f"the plan in {self._workspace.path} is not the one that was published: it was altered; put it "
@@ -222,3 +234,13 @@ def _wait_for_lock(workspace: Workspace) -> Iterator[None]:
                     raise
                 time.sleep(POLL_S)
         yield
+
+
+def refuse_copy(workspace: Workspace, study: StudyInfo) -> None:
+    """Raise UsageError if the study that workers have is in another workspace, which is still there."""
+    other = Path(study.workspace)
+    if (other / INFO_DIR).is_dir() and not other.samefile(workspace.path):
+        raise UsageError(
+            f"{workspace.path} is a copy of {other}, which workers run; this would act on that study: "
+            "name its workspace, or wait until it has ended"
+        )

@@ -166,13 +166,13 @@ class RedisRegistry:
         if not texts:
             return [], 0
         now = server_time(self._client)
-        commands: list[Command] = []
+        sealed: list[Command] = []
         for text in texts:
             with suppress(ForgedMessageError, ValueError):
                 command = as_kind(self._unsealed(text), Command)
-                if command.to == name and command.until >= now:
-                    commands.append(command)
-        return commands, len(texts) - len(commands)
+                if command.to == name:
+                    sealed.append(command)
+        return [command for command in sealed if command.until >= now], len(texts) - len(sealed)
 
     # ---------------------------------------------------------------- studies
 

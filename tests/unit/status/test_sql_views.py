@@ -41,6 +41,11 @@ def test_what_has_not_happened_is_null(workspace):
     assert table.rows == [(None,) * 6]
 
 
+def test_times_with_a_zone_are_answers(workspace):
+    (row,) = query(workspace, "select now() as t, max(started) at time zone 'UTC' as u from tasks").rows
+    assert row[0].tzinfo is not None
+
+
 def test_every_view_answers(workspace):
     def rows(sql):
         return query(workspace, sql).rows
