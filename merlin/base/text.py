@@ -1,6 +1,13 @@
-"""Numbers as people read them: counts, sizes, durations, rates."""
+"""Numbers as people read them: counts, sizes, durations, rates; and the texts of others, fit for a terminal."""
 
 from __future__ import annotations
+
+import re
+
+_CONTROLS = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
+    re.DOTALL,
+)
 
 
 def count(num: int, noun: str, plural: str = "") -> str:
@@ -40,3 +47,8 @@ def rate(per_second: float | None) -> str:
     if per_second >= 0.5:
         return f"{per_second:.1f}/s"
     return f"{per_second * 60:.1f}/min"
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would act on; tabs become blanks."""
+    return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n").expandtabs())

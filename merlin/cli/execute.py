@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from merlin.api.left_to_run import has_work
-from merlin.base.text import count, duration
+from merlin.base.text import count, duration, printable
 from merlin.cli.advice import next_commands, on_failed_input, reconciled
 from merlin.cli.output import flush, print_table, remark
 from merlin.errors import ExecutionError, command_line
@@ -107,8 +107,8 @@ def show_report(report: dict[str, Any], *, names_workspace: bool = True) -> None
     if line := on_failed_input((step["step"], step["on_failed_input"]) for step in report["steps"]):
         print(line)
     for group in report["failures"]:
-        print(f"\n{group.step}: {count(group.count, 'task')} failed: {group.cause}")
-        for line in group.log_tail.splitlines()[-MAX_TAIL_LINES:]:
+        print(f"\n{group.step}: {count(group.count, 'task')} failed: {printable(group.cause)}")
+        for line in printable(group.log_tail).splitlines()[-MAX_TAIL_LINES:]:
             print(f"    {line}")
     if report["failures"]:
         print(f"\nall failures, with logs: {command_line('failures', report['workspace'])}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from merlin.base.text import count
+from merlin.base.text import count, printable
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     check_steps,
@@ -95,7 +95,7 @@ def _show(group: FailureGroup) -> None:
     if group.cause:
         print(f"  cause    {group.cause}")
     if group.signature not in ("", group.cause):
-        print(f"  message  {group.signature}")
+        print(f"  message  {printable(group.signature)}")
     print(f"  when     {_when(group.first, group.last)}")
     print(f"  hosts    {', '.join(group.hosts)}")
     for each in group.ranges:
@@ -105,7 +105,7 @@ def _show(group: FailureGroup) -> None:
         print("  ".join(part for part in parts if part))
     if group.log_tail:
         print("  log")
-        for line in group.log_tail.splitlines():
+        for line in printable(group.log_tail).splitlines():
             print(f"    | {line}")
     print(f"  again    {group.rerun}\n")
 

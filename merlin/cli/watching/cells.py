@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal
 
-from merlin.cli.watching.words import printable
+from merlin.base.text import printable
 
 if TYPE_CHECKING:
     from rich.text import Text

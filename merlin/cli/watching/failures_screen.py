@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
-from merlin.base.text import count
+from merlin.base.text import count, printable
 from merlin.cli.watching import words
 from merlin.cli.watching.cells import cell
 from merlin.cli.watching.followed import FollowingApp, OpenTask
@@ -102,7 +102,7 @@ class FailuresScreen(Screen[None]):
         group = self._groups.get(self.query_one("#groups", LiveTable).chosen or "")
         said = "" if group is None else words.tail_of(group.log_tail or group.cause, TAIL_LINES)
         more = "" if group is None else "; ".join(map(str, group.ranges))
-        self.query_one("#tail", Line).say("\n".join(part for part in (said, words.printable(more)) if part))
+        self.query_one("#tail", Line).say("\n".join(part for part in (said, printable(more)) if part))
         examples = {} if group is None else {_key(group, e): _example(group, e) for e in group.examples}
         self.query_one("#examples", LiveTable).show(examples)
 

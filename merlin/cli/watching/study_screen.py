@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
-from merlin.base.text import count, duration, rate
+from merlin.base.text import count, duration, printable, rate
 from merlin.cli.watching import words
 from merlin.cli.watching.cells import cell, pieces
 from merlin.cli.watching.followed import FollowingApp, OpenFailures, OpenTask, OpenTasks
@@ -84,7 +84,7 @@ class StudyScreen(Screen[None]):
         self.query_one("#numbers", Line).say(cell(words.reconciled(page.totals)))
         why = self.query_one("#why", Line)
         reasons = [page.state_reason, *(step for step in map(str, page.step_jobs)), *page.notes]
-        why.say(words.printable("\n".join(reason for reason in reasons if reason)))
+        why.say(printable("\n".join(reason for reason in reasons if reason)))
         why.display = any(reasons)
         self.query_one("#steps", LiveTable).show({step.step: self._step(step, page) for step in page.steps})
         self._show_pace(seen)

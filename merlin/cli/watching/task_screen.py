@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from merlin.base.text import size
+from merlin.base.text import printable, size
 from merlin.cli.watching import words
 from merlin.cli.watching.cells import cell, pieces
 from merlin.cli.watching.followed import FollowingApp
@@ -101,7 +101,7 @@ class TaskScreen(Screen[None]):
         self.query_one("#facts", Line).say(pieces(_facts(found)))
         inputs = [f"{name}={value}" for name, value in found.inputs.items()]
         more = f" and {len(inputs) - MAX_INPUTS} more" if len(inputs) > MAX_INPUTS else ""
-        self.query_one("#inputs", Line).say(words.printable("  ".join(inputs[:MAX_INPUTS]) + more))
+        self.query_one("#inputs", Line).say(printable("  ".join(inputs[:MAX_INPUTS]) + more))
         if part is not None and self._file in ("", part.name):
             self._file = part.name
             self._show_text(_shown(part, found.directory))
@@ -115,7 +115,7 @@ class TaskScreen(Screen[None]):
         scroll = self.query_one("#text", VerticalScroll)
         is_at_end = not self._text or scroll.scroll_y >= scroll.max_scroll_y - 1
         self._text = text
-        self.query_one("#log", Line).say(words.printable(text))
+        self.query_one("#log", Line).say(printable(text))
         if is_at_end:
             self.call_after_refresh(lambda: scroll.scroll_end(animate=False))
 

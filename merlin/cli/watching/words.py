@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from merlin.base.text import count, duration, rate
+from merlin.base.text import count, duration, printable, rate
 from merlin.status.eta import Eta
 
 FILLS = {"ok": "█", "failed": "▓", "skipped": "▒", "missing": "·"}
@@ -17,11 +16,6 @@ STATE_COLOURS = {
     "failed": "red", "unreadable": "red",
 }  # fmt: skip
 _BARS = " ▁▂▃▄▅▆▇█"
-_CONTROLS = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
-    re.DOTALL,
-)
-
 Pieces = list[tuple[str, str]]  # text and colour
 
 
@@ -43,11 +37,6 @@ class Numbers(Protocol):
 def short(num: int) -> str:
     """ "1,234,567", and "12.35M" for more than fits into nine places."""
     return f"{num:,}" if num < 10_000_000 else f"{num / 1e6:,.2f}M"
-
-
-def printable(text: str) -> str:
-    """The text without what a terminal would act on; tabs become blanks."""
-    return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n").expandtabs())
 
 
 def bar(numbers: Numbers, width: int) -> Pieces:

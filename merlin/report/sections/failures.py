@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from merlin.base.page.table import table
-from merlin.base.text import count
+from merlin.base.text import count, printable
 from merlin.report.facts import StudyFacts, moment
 from merlin.shards.plot.ticks import number
 from merlin.status.failures import FailureGroup
@@ -49,7 +49,8 @@ def _row(group: FailureGroup, planned: int) -> list[str]:
 def _headline(group: FailureGroup) -> str:
     """The recorded cause; where it says only how the task ended, the last line of the log."""
     lines = [line for line in group.log_tail.splitlines() if line.strip()]
-    return lines[-1].strip() if lines and group.cause.startswith(("exit code", "signal")) else group.cause
+    says_little = group.cause.startswith(("exit code", "signal"))
+    return printable(lines[-1].strip() if lines and says_little else group.cause)
 
 
 def _details(group: FailureGroup) -> str:
@@ -87,7 +88,7 @@ def _inputs(inputs: Mapping[str, Any]) -> str:
 
 
 def _tail(text: str) -> str:
-    lines = text.splitlines()[-_TAIL_LINES:]
+    lines = printable(text).splitlines()[-_TAIL_LINES:]
     return "\n".join(
         line if len(line) <= _TAIL_CHARACTERS else f"{line[:_TAIL_CHARACTERS]}…" for line in lines
     )

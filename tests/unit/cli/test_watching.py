@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from merlin.base.text import printable
 from merlin.cli.watching import words
 from merlin.cli.watching.app import WatchApp
 from merlin.status.eta import Eta
@@ -190,7 +191,7 @@ def test_texts_for_people() -> None:
     assert words.to_go(Eta(low_s=0, mid_s=0, high_s=0)) == words.to_go(None) == ""
     assert words.short(1_234_567) == "1,234,567"
     assert words.short(100_000_000) == "100.00M"
-    assert words.printable("a\tb\x07\x1b[2J\x1b]0;title\x07c\r\nd") == "a       bc\nd"
+    assert printable("a\tb\x07\x1b[2J\x1b]0;title\x07c\r\nd") == "a       bc\nd"
     assert words.workers_line(2, 16, 14) == "2 workers, 16 at a time, 14 at work"
 
 
