@@ -100,11 +100,15 @@ class TableFile(SourceFile):
         if facts.is_text:
             return {}
         columns, found = self._columns(key), {}
+        limits = np.iinfo(facts.dtype) if facts.dtype.kind in "iu" else None
         for row, cells in enumerate(self._rows(lo, hi), lo):
             for i in columns:
-                if _parse(cells[i], facts.dtype) is None:
+                value = _parse(cells[i], facts.dtype)
+                if value is None:
                     what = f"found {cells[i][:40]!r}" if cells[i] else "the value is missing"
                     found[row] = f"expected {facts.dtype.name}, {what}"
+                elif limits and not limits.min <= value <= limits.max:
+                    found[row] = f"expected {facts.dtype.name} values, found {value}, which is out of range"
         return found
 
     def place(self, key: str, row: int) -> str:
@@ -153,8 +157,9 @@ def _numbers(cells: list[str], dtype: np.dtype[Any]) -> Array:
         except ValueError:
             pass
     parsed = (_parse(cell, dtype) for cell in cells)
+    numbers = [0 if value is None else value for value in parsed]
     try:
-        return np.array([0 if value is None else value for value in parsed], wide)
+        return np.array(numbers, wide)
     except OverflowError:
-        # too large: reported as such
-        return np.array([float(cell) if _parse(cell, dtype) else 0.0 for cell in cells])
+        limits = np.iinfo(wide)
+        return np.array([value if limits.min <= value <= limits.max else 0 for value in numbers], wide)

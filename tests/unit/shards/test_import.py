@@ -161,6 +161,23 @@ def test_a_bad_value_ends_the_import_with_its_place(tmp_path):
     assert not list(tmp_path.glob("out*/manifest.json")) and not list(tmp_path.glob("out*/shard_*"))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "beyond"), [("int64", 2**63), ("uint64", 2**64), ("int32", 2**63), ("uint64", -1)]
+)
+def test_an_integer_that_does_not_fit_leaves_the_others_exact(tmp_path, dtype, beyond):
+    large = 2**53 + 1 if dtype != "int32" else 5
+    (tmp_path / "a.csv").write_text(f"a\n1\n{beyond}\n{large}\n")
+    text = f"bad_values: drop\nfields: {{a: {{dtype: {dtype}}}}}"
+    data = import_([tmp_path / "a.csv"], text, tmp_path / "out")
+    assert (
+        data.failures[0].cause == f"fields a: expected {dtype} values, found {beyond}, which is out of range"
+    )
+    with open_shards(tmp_path / "out") as ens:
+        assert ens["a"][:].tolist() == [1, large]
+    with pytest.raises(ShardError, match=rf"a\.csv:3:1: .*found {beyond}, which is out of range"):
+        import_([tmp_path / "a.csv"], f"fields: {{a: {{dtype: {dtype}}}}}", tmp_path / "again")
+
+
 def test_values_that_are_not_finite_are_kept_where_the_field_says_so(tmp_path):
     np.savez(tmp_path / "a.npz", y=[1.0, np.nan, np.inf])
     import_([tmp_path / "a.npz"], "fields: {y: {finite: false}}", tmp_path / "out")
