@@ -268,6 +268,40 @@ def test_other_files_or_another_schema_are_another_import(tmp_path):
         import_([tmp_path / "a.npz"], "fields: {y: }", tmp_path / "mine", overwrite=True)
 
 
+def test_a_data_set_stays_until_the_one_that_replaces_it_is_complete(tmp_path, monkeypatch):
+    out, a, b = tmp_path / "out", tmp_path / "a.npz", tmp_path / "b.npz"
+    np.savez(a, y=np.arange(5.0))
+    np.savez(b, y=[6.0, np.nan])
+    before = import_([a], "fields: {y: }\nsamples_per_shard: 2", out)
+    with pytest.raises(ShardError, match="found nan"):
+        import_([b], "fields: {y: }", out, overwrite=True)
+    (out / "thesis.tex").write_text("precious")
+    text = "fields: {y: {finite: false}}"
+    with pytest.raises(UsageError, match=r"thesis\.tex is not of the data set"):
+        import_([b], text, out, overwrite=True)
+    assert verify(out).ok and read_manifest(out) == before and not (out / ".import").exists()
+    (out / "thesis.tex").unlink()
+
+    replace = type(out).replace
+
+    def stops(path, target):
+        if path.name == "shard_00000.h5" and path.parent.parent.name == ".import":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(out), "replace", stops)
+        import_([b], text, out, overwrite=True)
+    assert import_([b], text, out, overwrite=True).counts.ok == 2
+    assert verify(out).ok
+    assert sorted(path.name for path in out.iterdir()) == [
+        "ensemble.h5",
+        "manifest.json",
+        "shard_00000.h5",
+        "shard_00000.json",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
