@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -43,6 +44,10 @@ class UnfinishedShards(UnfinishedDirectory[Shard]):
         except (ShardError, OSError):
             return False
         return info.info_digest == item.info_digest and size == info.size_bytes
+
+    def is_own(self, path: Path) -> bool:
+        """True for what a data set, finished or not, consists of."""
+        return path in (self.folder, self.directory / NAME) or any(fnmatchcase(path.name, p) for p in _FILES)
 
     def remove_data_set(self) -> None:
         """Remove what a data set, finished or not, consists of, and nothing else."""

@@ -187,11 +187,11 @@ class _Word(Struct, frozen=True):
         if self.kind != "number":
             return self.text
         text = self.text.replace("_", "")
-        # numbers below 2**63 have at most 19 digits; Python refuses to read integers of very many
-        value = int(text) if text.isdigit() and len(text) <= 19 else float(text)
+        # numbers below 2**64 have at most 20 digits; Python refuses to read integers of very many
+        value = int(text) if text.isdigit() and len(text) <= 20 else float(text)
         if value == math.inf:
             raise ExpressionError(f"{self.text} is too large for a number", self.col, text=self.text)
-        return value if value < 1 << 63 else float(value)
+        return value if value < 1 << 64 else float(value)
 
 
 def _words(text: str) -> Iterator[_Word]:

@@ -28,6 +28,7 @@ from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
 from merlin.base.kinds import DTYPES, ROLES
 from merlin.errors import SpecError
+from merlin.spec.checks.splits import check_splits
 from merlin.spec.data_set_blocks import Codec, CodecOrDefault, FieldKind
 
 
@@ -161,7 +162,7 @@ def parse_import_schema(text: str, findings: Findings) -> ImportSchema:
 
 def _check(tree: Entry, findings: Findings) -> None:
     """Check what concerns more than one value."""
-    fields, splits = tree.get("fields"), tree.get("splits")
+    fields = tree.get("fields")
     if isinstance(fields.content, dict) and not fields.content:
         findings.error(fields.key_place, "the schema has no fields", code="empty")
     for name, entry in fields.mapping.items():
@@ -170,13 +171,7 @@ def _check(tree: Entry, findings: Findings) -> None:
         entry = tree.get(group)
         for name, item in (entry.mapping or {item.text: item for item in entry.items}).items():
             _check_name(name, item, f"{group}.", findings)
-    try:
-        fraction = sum(float(item.text) for item in splits.mapping.values() if item.text)
-    except ValueError:
-        return  # the model reports it
-    if fraction > 1 + 1e-9:
-        message, hint = f"the fractions of splits sum to {fraction:g}", "they may sum to 1 at most"
-        findings.error(splits.place, message, code="splits", hint=hint)
+    check_splits(tree.get("splits"), findings)
 
 
 def _check_name(name: str, entry: Entry, prefix: str, findings: Findings) -> None:

@@ -35,7 +35,6 @@ class Dialect(Struct, frozen=True):
 
     delimiter: str | None  # None: any blanks
     has_comments: bool = True  # a "#" outside of quotes ends a row
-    skips_empty: bool = False  # a line of nothing but delimiters and blanks is not a row
 
     def values(self, text: str) -> list[str]:
         """The values of a row."""

@@ -129,7 +129,7 @@ def _drop_empty(
     data: mmap.mmap, starts: _Places, stops: _Places, keep: NDArray[np.bool_], dialect: Dialect
 ) -> None:
     """Lines without values are no rows: empty ones, and those of a comment."""
-    blank = b" \t\r" + (dialect.delimiter or "").encode() * dialect.skips_empty
+    blank = b" \t\r".replace((dialect.delimiter or "\0").encode(), b"")
     comment = b"#" if dialect.has_comments else b""
     first = np.frombuffer(data, dtype=np.uint8)[np.minimum(starts, len(data) - 1)]
     unclear = np.flatnonzero(keep & np.isin(first, np.frombuffer(blank + comment, dtype=np.uint8)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
-from merlin.errors import UsageError
-from merlin.shards.format.manifest_file import NAME, read_manifest
+from merlin.errors import ShardError, UsageError
+from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME, read_manifest
 from merlin.shards.format.rows import Ranges
+from merlin.shards.format.shard_info import info_name, shard_name
 from merlin.shards.unfinished_shards import UnfinishedShards
 
 
@@ -29,20 +32,19 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
         self._identity = identity
         self._is_new = not directory.exists()
 
-    def begin(self, *, overwrite: bool) -> dict[int, ImportedShard]:
+    def begin(self) -> dict[int, ImportedShard]:
         """The shards that are done already; afterwards a manifest in the directory is the import's own.
 
         Raises UsageError if it holds anything else.
         """
         if (self.directory / NAME).is_file():
-            if not overwrite and read_manifest(self.directory).study["study_id"] == study_id(self._identity):
-                return {}
-            self._require(overwrite, "another data set")
-            self.remove_data_set()
+            if read_manifest(self.directory).study["study_id"] != study_id(self._identity):
+                raise self._is_taken("another data set")
+            return {}
         request = self.request()
-        if request is not None and (overwrite or request.get("identity") != self._identity):
+        if request is not None and request.get("identity") != self._identity:
             if self.finished():
-                self._require(overwrite, "an unfinished import of other files, or with another schema")
+                raise self._is_taken("an unfinished import of other files, or with another schema")
             self.remove_data_set()
             request = None
         if request is None and any(self.directory.iterdir()):
@@ -51,11 +53,53 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
         self.start({"identity": self._identity}, list(done.values()))
         return done
 
-    def _require(self, overwrite: bool, what: str) -> None:
-        if not overwrite:
+    def _is_taken(self, by: str) -> UsageError:
+        return UsageError(f"{self.directory} holds {by}; give another --out, or replace it with --overwrite")
+
+    def holds_data_set(self) -> bool:
+        """True if there is a data set, finished or not."""
+        return (self.directory / NAME).is_file() or self.folder.is_dir()
+
+    @contextmanager
+    def replacement(self) -> Iterator[ImportDirectory]:
+        """Where the data set is written that replaces this one, which stays until the other is complete.
+
+        Raises UsageError if the directory holds a file that is not of its data set.
+        """
+        other = next((p for p in sorted(self.directory.iterdir()) if not self.is_own(p)), None)
+        if other is not None:
             raise UsageError(
-                f"{self.directory} holds {what}; give another --out, or replace it with --overwrite"
+                f"{other} is not of the data set, which is therefore not replaced; move it, or give another --out"
             )
+        room = self.folder / self._identity[:16]
+        for path in self.folder.glob("*/"):
+            if path != room:
+                shutil.rmtree(path)
+        try:
+            with ImportDirectory(room, self._identity) as made:
+                yield made
+        except ShardError:
+            shutil.rmtree(room, ignore_errors=True)
+            with suppress(OSError):  # it has the record of an unfinished import
+                self.folder.rmdir()
+            raise
+        self._take_over(room)
+
+    def _take_over(self, room: Path) -> None:
+        """Move a data set here, the manifest last; if this process is killed, the next one goes on with it."""
+        data = read_manifest(room)
+        made = [entry.shard for entry in data.shards]
+        virtual = data.virtual.file or VIRTUAL_NAME
+        names = {VIRTUAL_NAME, virtual, *map(shard_name, made), *map(info_name, made)}
+        (self.directory / NAME).unlink(missing_ok=True)
+        for name in sorted(names):
+            if (room / name).exists():
+                (room / name).replace(self.directory / name)
+        for path in self.directory.iterdir():
+            if self.is_own(path) and path.name not in names and path != self.folder:
+                path.unlink()
+        (room / NAME).replace(self.directory / NAME)
+        self.remove_record()
 
     def discard(self) -> None:
         """Remove what was written, and the directory if it was not there before."""

@@ -84,7 +84,7 @@ def _look(sources: Sequence[SourceFile]) -> tuple[list[_Found], list[str]]:
     several = len({source.path.suffix for source in sources}) < len(first_of_kind)
     for source in first_of_kind.values():
         written = _written_by_export(source.path)
-        for key in source.names():
+        for key in dict.fromkeys(source.names()):
             try:
                 facts = source.facts(key)
                 guess_kind(key, facts, facts.shape, facts.ragged, "")

@@ -13,7 +13,14 @@ from merlin.base.records import parsed
 from merlin.base.tables.parquet import ParquetTable, is_text, load_pyarrow
 from merlin.errors import ShardError
 from merlin.shards.format.segments import Array, Ragged, Values
-from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some, plain_about
+from merlin.shards.importing.source_file import (
+    Facts,
+    SourceFile,
+    as_text,
+    list_some,
+    plain_about,
+    require_one,
+)
 
 _PURPOSE = "importing Parquet"
 
@@ -36,6 +43,7 @@ class ParquetFile(SourceFile):
         pa = load_pyarrow(_PURPOSE)
         if not self.has(key):
             raise ShardError(f"{self.path} has no column '{key}'; there are: {list_some(self.names())}")
+        require_one(self.path, self._table.names, key)
         field = self._table.schema.field(key)
         kind, ragged, shape = field.type, False, []
         if isinstance(kind, pa.DictionaryType):

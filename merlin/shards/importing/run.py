@@ -38,7 +38,8 @@ def import_data(
 ) -> DataSet:
     """Make a data set in the directory `out`. Shards that a killed import of the same files wrote are kept.
 
-    An import that fails because of what is in the files leaves nothing behind.
+    An import that fails because of what is in the files leaves nothing behind. With `overwrite`, a data set in `out`
+    is replaced when the new one is complete.
 
     Raises:
         UsageError: the schema does not fit the files, or `out` holds something else.
@@ -51,16 +52,25 @@ def import_data(
             stack.callback(sources[-1].close)
         plan = plan_import(schema, sources)
         directory = stack.enter_context(ImportDirectory(out, plan.identity))
-        done = directory.begin(overwrite=overwrite)
-        if not (out / NAME).is_file():
-            try:
-                _write_missing(plan, directory, done, progress)
-            except ShardError:  # the files or the schema have to change: these shards are of no use
-                directory.discard()
-                raise
-            write.write_manifest(out, plan, done)
-            directory.remove_record()
+        if overwrite and directory.holds_data_set():
+            with directory.replacement() as replacement:
+                _complete(plan, replacement, progress)
+        else:
+            _complete(plan, directory, progress)
         return read_manifest(out)
+
+
+def _complete(plan: ImportPlan, directory: ImportDirectory, progress: Progress | None) -> None:
+    done = directory.begin()
+    if (directory.directory / NAME).is_file():
+        return
+    try:
+        _write_missing(plan, directory, done, progress)
+    except ShardError:  # the files or the schema have to change: these shards are of no use
+        directory.discard()
+        raise
+    write.write_manifest(directory.directory, plan, done)
+    directory.remove_record()
 
 
 def _write_missing(

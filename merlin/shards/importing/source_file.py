@@ -88,7 +88,9 @@ class SourceFile(ABC):
         found = np.asarray(self._read(offsets, lo, hi + 1, self._facts(offsets)))
         if found.dtype.kind not in "iu":
             raise ShardError(f"{self.path}: '{offsets}' holds {found.dtype} offsets, and not whole numbers")
-        if len(found) and (found.min() < 0 or found.max() > num or (found[1:] < found[:-1]).any()):
+        begins = lo > 0 or found[0] == 0
+        ends = hi < self._facts(offsets).num - 1 or found[-1] == num
+        if not (begins and ends) or found.min() < 0 or found.max() > num or (found[1:] < found[:-1]).any():
             raise ShardError(
                 f"{self.path}: the offsets '{offsets}' do not ascend from 0 to {num:,}, the number of items"
             )
@@ -160,6 +162,14 @@ def plain_about(written: Any) -> dict[str, Any]:
         ):
             found[name] = value
     return found
+
+
+def require_one(path: Path, names: Sequence[str], key: str) -> None:
+    """Raise ShardError if several columns have the name."""
+    if names.count(key) > 1:
+        raise ShardError(
+            f"{path}: {names.count(key)} columns have the name '{key}'; give each a name of its own"
+        )
 
 
 def list_some(names: Iterable[str], limit: int = 12) -> str:

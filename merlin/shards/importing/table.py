@@ -1,7 +1,7 @@
 """Delimited text: ``.csv`` (comma), ``.tab`` and ``.tsv`` (tab), with or without a line of titles.
 
 The rows of one shard are kept for as long as the import works on them. An empty cell is NaN in a column of
-floating-point numbers, and a bad value in any other.
+floating-point numbers, and a bad value in any other. A row of empty cells is a row; only blank lines are none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from merlin.base.tables.quotes import Dialect, OpenQuoteError
 from merlin.base.tables.text import TextTable
 from merlin.errors import ShardError
 from merlin.shards.format.segments import Array, Values
-from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some
+from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some, require_one
 
 _LOOK = 1000  # rows that decide whether a column holds numbers
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
@@ -31,7 +31,7 @@ class TableFile(SourceFile):
         super().__init__(path)
         delimiter = "," if path.suffix.lower() == ".csv" else "\t"
         try:
-            self._table = TextTable(path, Dialect(delimiter, has_comments=False, skips_empty=True), "replace")
+            self._table = TextTable(path, Dialect(delimiter, has_comments=False), "replace")
         except OpenQuoteError as error:
             raise ShardError(f"{path}:{error.line}: {error}") from error
         if not self._table.num:
@@ -77,6 +77,7 @@ class TableFile(SourceFile):
         columns = self._columns(key)
         if not columns:
             raise ShardError(f"{self.path} has no column '{key}'; there are: {list_some(self._names)}")
+        require_one(self.path, self._names, key)
         cells = [cells[i] for cells in self._rows(0, min(_LOOK, self._table.num)) for i in columns]
         is_series = len(columns) > 1 or (self._names[columns[0]] != key and not key.isdigit())
         return Facts(self._table.num, _guess(cells), (len(columns),) if is_series else ())
@@ -100,11 +101,15 @@ class TableFile(SourceFile):
         if facts.is_text:
             return {}
         columns, found = self._columns(key), {}
+        limits = np.iinfo(facts.dtype) if facts.dtype.kind in "iu" else None
         for row, cells in enumerate(self._rows(lo, hi), lo):
             for i in columns:
-                if _parse(cells[i], facts.dtype) is None:
+                value = _parse(cells[i], facts.dtype)
+                if value is None:
                     what = f"found {cells[i][:40]!r}" if cells[i] else "the value is missing"
                     found[row] = f"expected {facts.dtype.name}, {what}"
+                elif limits and not limits.min <= value <= limits.max:
+                    found[row] = f"expected {facts.dtype.name} values, found {value}, which is out of range"
         return found
 
     def place(self, key: str, row: int) -> str:
@@ -153,8 +158,9 @@ def _numbers(cells: list[str], dtype: np.dtype[Any]) -> Array:
         except ValueError:
             pass
     parsed = (_parse(cell, dtype) for cell in cells)
+    numbers = [0 if value is None else value for value in parsed]
     try:
-        return np.array([0 if value is None else value for value in parsed], wide)
+        return np.array(numbers, wide)
     except OverflowError:
-        # too large: reported as such
-        return np.array([float(cell) if _parse(cell, dtype) else 0.0 for cell in cells])
+        limits = np.iinfo(wide)
+        return np.array([value if limits.min <= value <= limits.max else 0 for value in numbers], wide)

@@ -64,6 +64,8 @@ def _overflows(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray
 
 def _out_of_range(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
     limits = np.iinfo(wanted)
+    if block.dtype.kind == "f":  # the largest integer may have no float of its own, but the one after it has
+        return np.asarray((block < float(limits.min)) | (block >= float(limits.max + 1)))
     return np.asarray((block < limits.min) | (block > limits.max))
 
 
@@ -95,7 +97,7 @@ def explain_bad_sample(field: Field, column: Values, i: int) -> str:
     """The cause for a sample that `bad_samples` reported."""
     if isinstance(column, Ragged):
         return explain_bad_row(field, column.rows(i, i + 1).items)
-    return explain_bad_row(field, column[i])
+    return explain_bad_row(field, np.asarray(column[i]))
 
 
 def shape_text(field: Field) -> str:

@@ -113,7 +113,7 @@ class _DerivedColumn(Struct, frozen=True):
 def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _DerivedColumn:
     expression = _parse(field.expression)
     try:
-        result = evaluate(expression, columns, num)
+        result = _unmixed(field, evaluate(expression, columns, num))
         cause = misfit(field, result)
     except BadOutput as e:
         cause = f"{field.expression}: {e}"
@@ -123,7 +123,29 @@ def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _De
         return _DerivedColumn(field, None, stored, np.ones(num, dtype=bool), cause)
     undefined = _undefined(field, result, num)
     cause = f"{field.expression} is undefined"
-    return _DerivedColumn(field, result.values, as_stored(field, result.values), undefined, cause)
+    fitting = _fitting(field, result.values) if result.is_mixed else result.values
+    return _DerivedColumn(field, result.values, as_stored(field, fitting), undefined, cause)
+
+
+def _unmixed(field: PlannedField, result: Result) -> Result:
+    """Floats of all samples, unless the field is of integers, which some samples have."""
+    if not result.is_mixed or field.value_dtype.kind in "iu":
+        return result
+    return Result(_with_values(result.values, _flat(result.values).astype(np.float64)), result.undefined)
+
+
+def _fitting(field: PlannedField, values: Values) -> Values:
+    """Ints and floats that a cast to integers takes: 0 instead of those that the field cannot hold."""
+    limits, flat = np.iinfo(field.value_dtype), _flat(values)
+    return _with_values(values, np.where((flat >= limits.min) & (flat <= limits.max), flat, 0))
+
+
+def _flat(values: Values) -> Array:
+    return values.items if isinstance(values, Ragged) else values
+
+
+def _with_values(values: Values, flat: Array) -> Values:
+    return Ragged(flat, values.offsets - values.offsets[0]) if isinstance(values, Ragged) else flat
 
 
 def _undefined(field: PlannedField, result: Result, num: int) -> Array:
@@ -131,10 +153,10 @@ def _undefined(field: PlannedField, result: Result, num: int) -> Array:
     if result.undefined is not None:
         return result.undefined
     values = result.values
-    flat = values.items if isinstance(values, Ragged) else values
-    if flat.dtype.kind != "f" or field.value_dtype.kind == "f":
+    flat = _flat(values)
+    if not (flat.dtype.kind == "f" or result.is_mixed) or field.value_dtype.kind == "f":
         return np.zeros(num, dtype=bool)
-    marks = np.asarray(np.isnan(flat).any(axis=tuple(range(1, flat.ndim))))
+    marks = np.asarray((flat != flat).any(axis=tuple(range(1, flat.ndim))))  # NaN
     return values.any_item(marks) if isinstance(values, Ragged) else marks
 
 
@@ -147,11 +169,14 @@ def misfit(field: PlannedField, result: Result) -> str:
     if found.shape[1:] != field.shape:
         return shape_mismatch(field, found.shape[1:])
     wanted = field.value_dtype
-    if not castable(found.dtype, wanted) and not (wanted.kind in "iu" and _are_integers(found)):
+    may_be_integers = wanted.kind in "iu" and (found.dtype.kind == "f" or result.is_mixed)
+    if not castable(found.dtype, wanted) and not (may_be_integers and _are_integers(found)):
         return f"expected dtype {wanted.name}, found {found.dtype.name}"
     return ""
 
 
 def _are_integers(values: Array) -> bool:
-    """Return whether these are integers that became floats because some are undefined."""
-    return values.dtype.kind == "f" and bool((np.isnan(values) | (values % 1 == 0)).all())
+    """Return whether these are integers, some of which became floats as they are undefined, or out of range."""
+    with np.errstate(invalid="ignore"):
+        is_finite = values - values == 0
+        return bool((~is_finite | (values % 1 == 0)).all())

@@ -1,6 +1,9 @@
 """Evaluate expressions over columns: one value per sample, as if each were evaluated by itself.
 
-Numbers are computed as float64 or int64, whatever their columns hold. What cannot be computed is *undefined*: the
+Numbers are computed as float64 or int64, whatever their columns hold. Where an integer of a sample does not fit int64,
+the computation goes on in float64, for this sample alone; uint64 that is only compared or copied stays exact.
+
+What cannot be computed is *undefined*: the
 logarithm of a negative number, the maximum of no items, anything that uses NaN. A comparison with something
 undefined is undefined, too, and ``and``, ``or`` and ``not`` follow the three-valued logic of SQL, so that a condition
 is true only if it is known to be. `isfinite` and `isnan` are always defined. Nothing raises over values.
@@ -12,7 +15,7 @@ sample's values.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -28,13 +31,16 @@ from merlin.spec.expression import CONSTANTS, ELEMENTWISE, Expression, indices
 Array = np.ndarray[Any, Any]
 
 _BLOCK_BYTES = 1 << 22  # of float64, that are worked on at once
+_MOST = 2**63 - 1  # of int64
+_WRAPPED = 2.0**62  # integers that are so far from what float64 gives do not fit int64
 
 
 class Result(Struct, frozen=True):
-    """The value for each sample: float64 with NaN where undefined, int64 or bool (n, …), or ragged."""
+    """The value for each sample: float64 with NaN where undefined, int64, uint64 or bool (n, …), or ragged."""
 
     values: Values
     undefined: Array | None  # (n,) bool: samples for which a condition is undefined; None: there are none
+    is_mixed: bool = False  # values are objects: ints of some samples, floats of others
 
 
 def evaluate(expression: Expression, columns: Mapping[str, Values], num: int) -> Result:
@@ -45,7 +51,8 @@ def evaluate(expression: Expression, columns: Mapping[str, Values], num: int) ->
         undefined = _sums(value, np.isnan(data)) > 0
         data = data == 1
         undefined = undefined if undefined.any() else None
-    return Result(data if value.offsets is None else Ragged(data, value.offsets), undefined)
+    values = data if value.offsets is None else Ragged(data, value.offsets)
+    return Result(values, undefined, value.is_mixed)
 
 
 def is_true(expression: Expression, columns: Mapping[str, Values], num: int) -> Array:
@@ -57,12 +64,15 @@ class _Value(Struct, frozen=True):
     """A value per sample, or one for all of them.
 
     `data` is (n, …), or (1, …) if it is the same for all samples, or (items, …) with `offsets` (n + 1,). It holds
-    int64, str objects, or float64 with NaN where undefined; of a condition float64: 1 is true, 0 false.
+    int64, uint64, str objects, or float64 with NaN where undefined; of a condition float64: 1 is true, 0 false.
     """
 
     data: Array
     offsets: Array | None = None
     is_condition: bool = False
+    is_mixed: bool = (
+        False  # the value of the whole expression: int objects of some samples, float objects of others
+    )
 
     @property
     def ndim(self) -> int:
@@ -75,18 +85,46 @@ def _value(expression: Expression, columns: Mapping[str, Values], num: int) -> _
     used = {name: columns[name] for name in expression.names if name in columns}
     per_sample = sum(8.0 * _size(column) / max(1, num) for column in used.values())
     step = max(1, int(_BLOCK_BYTES / max(8.0, per_sample)))
-    parts = []
+    parts: list[tuple[Array, _Value]] = []
     with np.errstate(all="ignore"):
         for lo in range(0, max(1, num), step):
             hi = min(num, lo + step)
             block = {name: _cut(column, lo, hi) for name, column in used.items()}
-            parts.append(_spread(_Evaluator(block, hi - lo).of(expression.root), hi - lo))
+            parts += [(lo + samples, part) for samples, part in _parts(expression, block, hi - lo)]
+    return _joined(parts)
+
+
+def _parts(expression: Expression, columns: Mapping[str, Values], num: int) -> Iterator[tuple[Array, _Value]]:
+    """Samples of a block, and their values; together are those that need float64 at the same nodes."""
+    waiting: list[tuple[Array, frozenset[ast.expr]]] = [(np.arange(num), frozenset())]
+    while waiting:
+        samples, floats = waiting.pop()
+        chosen = columns
+        if len(samples) < num:
+            chosen = {name: column[samples] for name, column in columns.items()}
+        try:
+            value = _Evaluator(chosen, len(samples), floats).of(expression.root)
+        except _NeedsFloat as found:
+            if not found.samples.all():
+                waiting.append((samples[~found.samples], floats))
+            waiting.append((samples[found.samples], floats | {found.node}))
+        else:
+            yield samples, _spread(value, len(samples))
+
+
+def _joined(parts: Sequence[tuple[Array, _Value]]) -> _Value:
+    """One value of all samples, in their order."""
+    values = [value for _, value in parts]
     if len(parts) == 1:
-        return parts[0]
-    data = np.concatenate([part.data for part in parts])
-    lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
-    offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])) if lengths else None
-    return _Value(data, offsets, parts[0].is_condition)
+        return values[0]
+    is_mixed = len({value.data.dtype for value in values}) > 1
+    data = np.concatenate([value.data.astype(object) if is_mixed else value.data for value in values])
+    order = np.argsort(np.concatenate([samples for samples, _ in parts]))
+    lengths = [np.diff(value.offsets) for value in values if value.offsets is not None]
+    if not lengths:
+        return _Value(data[order], None, values[0].is_condition, is_mixed)
+    items = Ragged(data, np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])))[order]
+    return _Value(items.values, items.offsets, values[0].is_condition, is_mixed)
 
 
 def _size(column: Values) -> int:
@@ -104,12 +142,21 @@ def _spread(value: _Value, num: int) -> _Value:
     return replace(value, data=np.repeat(value.data, num, axis=0))
 
 
-class _Evaluator:
-    """One block of samples."""
+class _NeedsFloat(Exception):
+    """The integers of some `samples` (n,) do not fit int64 at a node."""
 
-    def __init__(self, columns: Mapping[str, Values], num: int) -> None:
+    def __init__(self, node: ast.expr, samples: Array) -> None:
+        super().__init__()
+        self.node, self.samples = node, samples
+
+
+class _Evaluator:
+    """Some samples, for which the values of the nodes `floats` are float64. Raises _NeedsFloat for any other."""
+
+    def __init__(self, columns: Mapping[str, Values], num: int, floats: frozenset[ast.expr]) -> None:
         self._columns = columns
         self._num = num
+        self._floats = floats
 
     def of(self, node: ast.expr) -> _Value:
         match node:
@@ -121,10 +168,10 @@ class _Evaluator:
                 return _not(_truth(self.of(node.operand)))
             case ast.UnaryOp():
                 number = self._number(node.operand)
-                return replace(number, data=-number.data) if isinstance(node.op, ast.USub) else number
+                return self._whole(node, np.negative, number) if isinstance(node.op, ast.USub) else number
             case ast.BinOp():
-                a, b = self._together([self._number(node.left), self._number(node.right)])
-                return _Value(_ARITHMETIC[type(node.op)](a.data, b.data), a.offsets)
+                operands = self._together([self._number(node.left), self._number(node.right)])
+                return self._whole(node, _ARITHMETIC[type(node.op)], *operands)
             case ast.Compare():
                 return self._compare(node)
             case ast.BoolOp():
@@ -145,7 +192,34 @@ class _Evaluator:
         return _as_value(name, column)
 
     def _number(self, node: ast.expr) -> _Value:
-        return _number(self.of(node), node)
+        return self._signed(_number(self.of(node), node), node)
+
+    def _signed(self, number: _Value, node: ast.expr) -> _Value:
+        """int64 or float64, of any number."""
+        if number.data.dtype.kind != "u":
+            return number
+        if node in self._floats:
+            return replace(number, data=number.data.astype(np.float64))
+        self._require_int64(node, number.data > np.uint64(_MOST), number.offsets)
+        return replace(number, data=number.data.astype(np.int64))
+
+    def _whole(self, node: ast.expr, function: Callable[..., Array], *operands: _Value) -> _Value:
+        """A function's value, which is int64 where its operands are and where it fits, else float64."""
+        arrays = [operand.data for operand in operands]
+        floats = [array.astype(np.float64, copy=False) for array in arrays]
+        offsets = operands[0].offsets
+        if node in self._floats:
+            return _Value(function(*floats), offsets)
+        found = function(*arrays)
+        if found.dtype.kind == "i":  # a wrong one is off by a multiple of 2**64
+            self._require_int64(node, np.abs(function(*floats) - found) > _WRAPPED, offsets)
+        return _Value(found, offsets)
+
+    def _require_int64(self, node: ast.expr, is_beyond: Array, offsets: Array | None) -> None:
+        """Raise _NeedsFloat for the samples with a value that is beyond int64."""
+        if is_beyond.any():
+            samples = _sums(_Value(is_beyond, offsets), is_beyond) > 0
+            raise _NeedsFloat(node, np.broadcast_to(samples, (self._num,)))
 
     def _compare(self, node: ast.Compare) -> _Value:
         values = [self.of(operand) for operand in (node.left, *node.comparators)]
@@ -183,6 +257,11 @@ class _Evaluator:
         if name == "where":
             return self._where(node)
         values = [self._number(argument) for argument in node.args]
+        if name == "abs":
+            return self._whole(node, np.abs, values[0])
+        if name == "sum":
+            data, offsets = values[0].data, values[0].offsets
+            return self._whole(node, lambda array: reduced(name, array, offsets), _Value(data))
         if name in ELEMENTWISE:
             found = _FUNCTIONS[name](values[0].data)
             return (_condition if found.dtype == bool else _Value)(found, values[0].offsets)
@@ -197,7 +276,8 @@ class _Evaluator:
         choices = [self.of(argument) for argument in node.args[1:]]
         is_condition = all(choice.is_condition for choice in choices)
         if not is_condition:
-            choices = [_number(*pair) for pair in zip(choices, node.args[1:], strict=True)]
+            pairs = zip(choices, node.args[1:], strict=True)
+            choices = [self._signed(_number(choice, argument), argument) for choice, argument in pairs]
         condition, a, b = self._together([condition, *choices])
         data = np.where(condition.data == 1, a.data, b.data)
         undefined = np.isnan(condition.data)
@@ -220,7 +300,9 @@ class _Evaluator:
 def _constant(value: bool | float | str) -> _Value:
     if isinstance(value, bool):
         return _condition(np.array([value]))
-    return _Value(np.array([value], dtype={int: np.int64, str: object}.get(type(value), np.float64)))
+    if isinstance(value, int):
+        return _Value(np.array([value], np.int64 if value <= _MOST else np.uint64))
+    return _Value(np.array([value], object if isinstance(value, str) else np.float64))
 
 
 def _condition(mask: Array, offsets: Array | None = None) -> _Value:
@@ -234,15 +316,15 @@ def _as_value(name: str, data: Array, offsets: Array | None = None) -> _Value:
     if kind in "US":
         data = data.astype(str).astype(object)
     elif kind in "iuf":
-        is_float = kind == "f" or (kind == "u" and data.dtype.itemsize == 8)
-        data = data.astype(np.float64 if is_float else np.int64)
+        is_uint64 = kind == "u" and data.dtype.itemsize == 8
+        data = data.astype(np.float64 if kind == "f" else np.uint64 if is_uint64 else np.int64)
     elif kind != "O":
         raise BadOutput(f"'{name}' holds {data.dtype.name}, which expressions cannot use")
     return _Value(data, offsets)
 
 
 def _number(value: _Value, node: ast.expr) -> _Value:
-    """int64 or float64; what is undefined becomes NaN."""
+    """int64, uint64 or float64; what is undefined becomes NaN."""
     data = value.data
     if data.dtype.kind == "O":
         what = f"'{node.id}'" if isinstance(node, ast.Name) else f"column {node.col_offset}"
@@ -338,8 +420,7 @@ _COMPARISONS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.NotEq: np.not_equal,
 }
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
-    name: np.abs if name == "abs" else np.sign if name == "sign" else _floats(getattr(np, name))
-    for name in ELEMENTWISE
+    name: np.sign if name == "sign" else _floats(getattr(np, name)) for name in ELEMENTWISE - {"abs"}
 }
 _PAIRS: dict[str, Callable[..., Array]] = {
     "min": np.minimum,

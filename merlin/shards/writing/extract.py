@@ -215,8 +215,8 @@ class Table(OutputFile):
         with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
             text = file.read()
         delimiter = "\t" if path.lower().endswith((".tab", ".tsv")) else ","
-        rows = ([cell.strip() for cell in row] for row in csv.reader(io.StringIO(text), delimiter=delimiter))
-        self._rows = [row for row in rows if any(row)]
+        rows = csv.reader(io.StringIO(text), delimiter=delimiter)
+        self._rows = [[cell.strip() for cell in row] for row in rows if not _is_blank(row)]
         if not self._rows:
             raise ValueError("the file is empty")
         self._header: list[str] = []
@@ -244,12 +244,19 @@ class Table(OutputFile):
             if width == 1:
                 return 0
             raise BadOutput(f"expected a key that names one of {width} columns, found none in the field")
+        if self._header.count(key) > 1:
+            raise BadOutput(f"expected one column '{key}', found {self._header.count(key)} with this title")
         if key in self._header:
             return self._header.index(key)
         if key.isdigit() and int(key) < width:
             return int(key)
         found = some_of(self._header) or f"{width} without header"
         raise BadOutput(f"expected column '{key}', found {found}")
+
+
+def _is_blank(row: list[str]) -> bool:
+    """True for a blank line, which is no row; a row of empty cells is one."""
+    return not row or (len(row) == 1 and row[0].isspace())
 
 
 def _is_number(cell: str) -> bool:

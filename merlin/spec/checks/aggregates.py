@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from merlin.base.document.findings import Findings, SourceText, allowed
-from merlin.base.document.scalars import Problem, to_float
 from merlin.base.document.tokens import find_tokens
-from merlin.base.document.tree import Entry, to_data
+from merlin.base.document.tree import Entry
 from merlin.spec.checks.expressions import ExpressionChecker
 from merlin.spec.checks.fields import FieldChecker, check_compression, check_level, is_true
+from merlin.spec.checks.splits import check_splits
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import funnel_base
 
@@ -34,7 +34,7 @@ def check_aggregates(source: SourceText, tree: Entry, graph: StepGraph, findings
             check_level(what, block, findings)
         else:
             check_compression(what, block, "", findings)
-        _check_splits(block.get("splits"), findings)
+        check_splits(block.get("splits"), findings)
         if is_true(block.get("cleanup")):
             _check_cleanup(name, block.get("cleanup"), collected, graph, findings)
 
@@ -97,21 +97,3 @@ def _check_source(name: str, step: Entry, graph: StepGraph, findings: Findings) 
         hint = "collect from the step that makes the outputs"
         findings.error(place, message, text=source, hint=hint, code="aggregate-from")
     return source
-
-
-def _check_splits(splits: Entry, findings: Findings) -> None:
-    if not splits.mapping:
-        return
-    total = 0.0
-    for name, item in splits.mapping.items():
-        try:
-            fraction = to_float(to_data(item))
-        except Problem:
-            return  # the model reports it
-        if not 0 <= fraction <= 1:
-            message = f"split {name} is {fraction:g}"
-            findings.error(item.place, message, text=item.text, hint="0 to 1", code="splits")
-        total += fraction
-    if abs(total - 1) > 1e-6:
-        message, hint = f"splits sum to {total:g}", "they must sum to 1"
-        findings.error(splits.key_place, message, text="splits", hint=hint, code="splits")

@@ -293,3 +293,52 @@ def test_nothing_raises_over_numbers():
 def test_combining_many_conditions_is_one_value_per_sample():
     text = " and ".join(["x > 0"] * 100)
     assert reduce(lambda a, b: a and b, is_true(parse(text), {"x": np.array([1.0, 2.0])}, 2).tolist())
+
+
+LARGE = st.sampled_from([0, 1, -1, 3, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rows=st.lists(st.tuples(LARGE, LARGE), min_size=1, max_size=6),
+    text=st.sampled_from(
+        ["a + b", "a - b", "a * b", "-a", "abs(b)", "sum(v)", "sum(r)", "a * b - a", "max(a, b)"]
+    ),
+)
+def test_integers_are_exact_as_long_as_they_fit_and_then_floats(rows, text):
+    a, b = (np.array(column) for column in zip(*rows, strict=True))
+    ragged = Ragged(np.stack([a, b], axis=1).reshape(-1), np.arange(len(rows) + 1) * 2)
+    columns = {"a": a, "b": b, "v": np.stack([a, b], axis=1), "r": ragged}
+    found = evaluate(parse(text), columns, len(rows)).values.tolist()
+    for (x, y), value in zip(rows, found, strict=True):
+        exact = {
+            "a + b": x + y,
+            "a - b": x - y,
+            "a * b": x * y,
+            "-a": -x,
+            "abs(b)": abs(y),
+            "a * b - a": x * y - x,
+            "max(a, b)": max(x, y),
+        }.get(text, x + y)
+        if isinstance(value, int):
+            assert value == exact
+        else:
+            steps = [exact, x * y] if text == "a * b - a" else [exact]
+            assert any(not -(2**63) <= step < 2**63 for step in steps)
+            assert value == pytest.approx(float(exact), rel=1e-12)
+
+
+def test_items_beyond_int64_leave_the_samples_beside_them_exact():
+    paths = Ragged(np.array([2**53 + 1, 2**62, 2**62, 3]), np.array([0, 1, 3, 3, 4]))
+    found = evaluate(parse("2 * path"), {"path": paths}, 4).values
+    assert isinstance(found, Ragged)
+    assert [row.tolist() for row in found] == [[2**54 + 2], [2.0**63, 2.0**63], [], [6]]
+    assert is_true(parse("sum(path * 4) > 0"), {"path": paths}, 4).tolist() == [True, True, False, True]
+
+
+def test_unsigned_numbers_are_compared_exactly_and_not_negative():
+    columns = {"u": np.uint64(2**64 - 1) - np.arange(3, dtype=np.uint64), "k": np.array([-1, 5, 7])}
+    assert is_true(parse("u == 18446744073709551615"), columns, 3).tolist() == [True, False, False]
+    assert is_true(parse("u > k"), columns, 3).all()
+    assert evaluate(parse("u"), columns, 3).values.tolist() == columns["u"].tolist()
+    assert evaluate(parse("u + k"), columns, 3).values.tolist() == [2.0**64] * 3

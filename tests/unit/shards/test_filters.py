@@ -298,3 +298,27 @@ def test_a_shard_says_where_it_comes_from(tmp_path):
     assert {"spec_digest", "code_version", "host", "created", "seed", "study_id"} <= about.keys()
     with h5py.File(study.directory / "shard_00001.h5") as file:
         assert json.loads(file.attrs["parameters"]) == {"sim/P1": {"P": 2.5}}
+
+
+def test_integers_that_do_not_fit_the_field_fail_their_samples_alone(tmp_path):
+    fields = (
+        PlannedField(name="n", dtype="int64"),
+        PlannedField(name="u", dtype="uint64"),
+        PlannedField(name="m", expression="n * 4611686018427387904", dtype="int64"),
+        PlannedField(name="d", expression="u", dtype="uint64"),
+        PlannedField(name="s", expression="n * 4611686018427387904", dtype="float64"),
+        PlannedField(name="w", expression="where(n < 3, u / 1, 0)", dtype="uint64"),
+    )
+    study = make_study(tmp_path, num=4, fields=fields)
+    n = np.array([1, 2, -2, 3])
+    u = np.array([2**53 + 1, 5, 2**64 - 1, 7], dtype=np.uint64)
+    causes = study.collect(0, 4, outputs={"n": n, "u": u})
+    assert causes == {
+        1: "field 'm': expected int64 values, found 9.223372036854776e+18, which is out of range",
+        2: "field 'w': expected uint64 values, found 1.8446744073709552e+19, which is out of range",
+        3: "field 'm': expected int64 values, found 1.3835058055282164e+19, which is out of range",
+    }
+    study.finish()
+    with h5py.File(study.directory / "shard_00000.h5") as file:
+        stored = {name: file[f"fields/{name}"][()].tolist() for name in "mds"}
+    assert stored == {"m": [2**62], "d": [2**53 + 1], "s": [2.0**62]}

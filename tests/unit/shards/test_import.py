@@ -161,6 +161,23 @@ def test_a_bad_value_ends_the_import_with_its_place(tmp_path):
     assert not list(tmp_path.glob("out*/manifest.json")) and not list(tmp_path.glob("out*/shard_*"))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "beyond"), [("int64", 2**63), ("uint64", 2**64), ("int32", 2**63), ("uint64", -1)]
+)
+def test_an_integer_that_does_not_fit_leaves_the_others_exact(tmp_path, dtype, beyond):
+    large = 2**53 + 1 if dtype != "int32" else 5
+    (tmp_path / "a.csv").write_text(f"a\n1\n{beyond}\n{large}\n")
+    text = f"bad_values: drop\nfields: {{a: {{dtype: {dtype}}}}}"
+    data = import_([tmp_path / "a.csv"], text, tmp_path / "out")
+    assert (
+        data.failures[0].cause == f"fields a: expected {dtype} values, found {beyond}, which is out of range"
+    )
+    with open_shards(tmp_path / "out") as ens:
+        assert ens["a"][:].tolist() == [1, large]
+    with pytest.raises(ShardError, match=rf"a\.csv:3:1: .*found {beyond}, which is out of range"):
+        import_([tmp_path / "a.csv"], f"fields: {{a: {{dtype: {dtype}}}}}", tmp_path / "again")
+
+
 def test_values_that_are_not_finite_are_kept_where_the_field_says_so(tmp_path):
     np.savez(tmp_path / "a.npz", y=[1.0, np.nan, np.inf])
     import_([tmp_path / "a.npz"], "fields: {y: {finite: false}}", tmp_path / "out")
@@ -249,6 +266,40 @@ def test_other_files_or_another_schema_are_another_import(tmp_path):
     (tmp_path / "mine" / "thesis.tex").write_text("precious")
     with pytest.raises(UsageError, match="is not empty"):
         import_([tmp_path / "a.npz"], "fields: {y: }", tmp_path / "mine", overwrite=True)
+
+
+def test_a_data_set_stays_until_the_one_that_replaces_it_is_complete(tmp_path, monkeypatch):
+    out, a, b = tmp_path / "out", tmp_path / "a.npz", tmp_path / "b.npz"
+    np.savez(a, y=np.arange(5.0))
+    np.savez(b, y=[6.0, np.nan])
+    before = import_([a], "fields: {y: }\nsamples_per_shard: 2", out)
+    with pytest.raises(ShardError, match="found nan"):
+        import_([b], "fields: {y: }", out, overwrite=True)
+    (out / "thesis.tex").write_text("precious")
+    text = "fields: {y: {finite: false}}"
+    with pytest.raises(UsageError, match=r"thesis\.tex is not of the data set"):
+        import_([b], text, out, overwrite=True)
+    assert verify(out).ok and read_manifest(out) == before and not (out / ".import").exists()
+    (out / "thesis.tex").unlink()
+
+    replace = type(out).replace
+
+    def stops(path, target):
+        if path.name == "shard_00000.h5" and path.parent.parent.name == ".import":
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(out), "replace", stops)
+        import_([b], text, out, overwrite=True)
+    assert import_([b], text, out, overwrite=True).counts.ok == 2
+    assert verify(out).ok
+    assert sorted(path.name for path in out.iterdir()) == [
+        "ensemble.h5",
+        "manifest.json",
+        "shard_00000.h5",
+        "shard_00000.json",
+    ]
 
 
 @pytest.mark.parametrize(

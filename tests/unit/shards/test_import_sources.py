@@ -5,9 +5,11 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.format.segments import Ragged
+from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.sources import open_source
 
 
@@ -63,6 +65,15 @@ def test_npz_ragged(tmp_path):
     assert rows_of(read(source, "h", 1, 4)) == [[], [[2, 3], [4, 5], [6, 7]], [[8, 9], [10, 11]]]
     facts = source.facts("h.values", "h.offsets")
     assert rows_of(source.read("h.values", 0, 1, facts, "h.offsets")) == [[[0, 1]]]
+
+
+@pytest.mark.parametrize("offsets", [[1, 3, 5], [0, 3, 4], [0, 3, 6], [0, 6, 5]])
+def test_offsets_lead_from_the_first_item_to_the_last(tmp_path, offsets):
+    np.savez(tmp_path / "a.npz", **{"x.values": np.arange(5.0), "x.offsets": offsets})
+    source = opened(tmp_path / "a.npz")
+    with pytest.raises(ShardError, match=r"'x\.offsets' do not ascend from 0 to 5, the number of items"):
+        for row in range(2):
+            read(source, "x", row, row + 1)
 
 
 def test_arrays_of_python_objects_are_refused(tmp_path):
@@ -154,7 +165,7 @@ def test_csv_without_titles_and_series_of_columns(tmp_path):
 
 
 def test_rows_of_tables_as_other_programs_write_them(tmp_path):
-    (tmp_path / "a.tsv").write_text('x\tname\n1\t"a\tb ""c"""\n\t\n2\t#1 new\n3\t"two\nlines"\n')
+    (tmp_path / "a.tsv").write_text('x\tname\n1\t"a\tb ""c"""\n \n2\t#1 new\n3\t"two\nlines"\n')
     source = opened(tmp_path / "a.tsv")
     assert read(source, "x", 0, 3).tolist() == [1, 2, 3]
     assert list(read(source, "name", 0, 3)) == ['a\tb "c"', "#1 new", "two\nlines"]
@@ -174,6 +185,32 @@ def test_bad_cells_are_reported_with_line_and_column(tmp_path):
         1: "expected int64, found 'n/a'", 2: "expected int64, the value is missing"
     }  # fmt: skip
     assert source.place("y", 1) == f"{tmp_path / 'a.csv'}:3:3: row 1, 'y'"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+def test_a_row_of_empty_cells_is_a_row(tmp_path, suffix):
+    text = 'a,b\n1,2\n\n,\n"",""\n3,4\n'
+    (tmp_path / f"a{suffix}").write_text(text.replace(",", "," if suffix == ".csv" else "\t"))
+    source = opened(tmp_path / f"a{suffix}")
+    np.testing.assert_array_equal(read(source, "a", 0, 4), [1, np.nan, np.nan, 3])
+    integers = replace(source.facts("b"), dtype=np.dtype(np.int64))
+    missing = "expected int64, the value is missing"
+    assert source.problems("b", 0, 4, integers) == {1: missing, 2: missing}
+    assert source.place("b", 1) == f"{tmp_path / 'a'}{suffix}:4:2: row 1, 'b'"
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_a_column_whose_name_another_one_has_is_an_error(tmp_path, name):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    (tmp_path / "a.csv").write_text("a,b,a\n1,2,3\n")
+    parquet.write_table(pa.table([[1], [2], [3]], names=["a", "b", "a"]), tmp_path / "a.parquet")
+    source = opened(tmp_path / name)
+    assert source.facts("b").num == 1
+    with pytest.raises(ShardError, match=rf"{name}: 2 columns have the name 'a'"):
+        source.facts("a")
+    assert infer_schema([tmp_path / name]).count("columns have the name 'a'") == 1
 
 
 def test_a_row_of_another_length_is_an_error_with_its_line(tmp_path):

@@ -294,13 +294,14 @@ def test_an_aggregate_collects_from_a_step_it_waits_for(tmp_path: Path) -> None:
           run:
             aggregate:
               from: sim
-              splits: {train: 0.5, test: 0.2}
+              splits: {train: 0.5, "": 0.2}
               fields: {e: {file: a.json}}
         """
     )
     assert [(d.line, d.code) for d in check(tmp_path, text)] == [
         (7, "aggregate-from"),
-        (8, "splits"),
+        (8, "splits"),  # their sum
+        (8, "splits"),  # the name
         (9, "field-source"),
     ]
 
