@@ -49,7 +49,8 @@ def predict_file(
     """
     wanted, notes = _fitting(surrogate.chosen(fields), out, is_asked=fields is not None)
     columns = _columns(surrogate, wanted)
-    samples = open_samples(samples_path, surrogate.inputs, surrogate.input_images)
+    fields_seen = [q.name for q in surrogate.best.quantities.inputs if q.path.startswith("fields/")]
+    samples = open_samples(samples_path, surrogate.inputs, surrogate.input_images, fields_seen)
     notes += [samples.note] if samples.note else []
     names = [column.name for column in columns]
     outside: Counter[str] = Counter()

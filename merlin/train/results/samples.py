@@ -3,7 +3,7 @@ no names; or of a data set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,20 @@ WHOLE = "inputs"  # the name of a matrix (n, d) in an .npz or HDF5 file
 class _File:
     """A CSV, TSV, .npy, .npz, Parquet or HDF5 file; the names of "inputs/x" and "# x" are x.
 
-    Unless it `is_titled`, its columns are those of the model, in its order.
+    Of columns with one name, that of an input counts, then that of a parameter; for `fields`, that of a field. Unless
+    it `is_titled`, its columns are those of the model, in its order.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fields: Collection[str]) -> None:
         if path.suffix.lower() not in SUFFIXES:
             raise UsageError(f"{path}: samples are read from {', '.join(SUFFIXES)}, or from a data set")
         self.path = path
         self._source = open_source(path, "rows", None)
         keys = self._source.names()
-        plain = [key.rpartition("/")[2].lstrip("# ").strip() for key in keys]
         self.is_titled = path.suffix.lower() != ".npy" and not all(key.isdigit() for key in keys)
-        self._keys = dict(zip(reversed(plain), reversed(keys), strict=True))  # the first of a name counts
-        self.names = list(dict.fromkeys(plain))
+        self.names = list(dict.fromkeys(map(_plain, keys)))
+        by_rank = sorted(keys, key=lambda key: _rank(key, fields))
+        self._keys = {_plain(key): key for key in reversed(by_rank)}  # the first of a name counts
         self._expected = 0, 0  # the rows that the file was asked for last
 
     def shape(self, name: str) -> Shape | None:
@@ -72,16 +73,30 @@ class _File:
         self._source.close()
 
 
+def _plain(key: str) -> str:
+    """The name of the column that a file has under a key."""
+    return key.rpartition("/")[2].lstrip("# ").strip()
+
+
+def _rank(key: str, fields: Collection[str]) -> int:
+    """The place of a key among those of one name."""
+    group = key.partition("/")[0]
+    if _plain(key) in fields:
+        return int(group in ("inputs", "parameters"))
+    return {"inputs": 0, "parameters": 1}.get(group, 2)
+
+
 class _DataSet:
     """All samples of a data set, in the order of its rows; it answers what `_File` does."""
 
     is_titled = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fields: Collection[str]) -> None:
         self._ens = open_shards(path)
         self.path = self._ens.path
         columns = Columns(self._ens)
         self._columns = {**columns.fields, **columns.parameters, **columns.inputs}
+        self._columns |= {name: columns.fields[name] for name in fields if name in columns.fields}
         self.names = [name for name in self._columns if self.shape(name) is not None]
 
     def shape(self, name: str) -> Shape | None:
@@ -207,10 +222,14 @@ class SamplesReader:
         self._source.close()
 
 
-def open_samples(path: Path, names: Sequence[str], images: Mapping[str, Shape]) -> SamplesReader:
+def open_samples(
+    path: Path, names: Sequence[str], images: Mapping[str, Shape], fields: Collection[str] = ()
+) -> SamplesReader:
     """The samples of a data set if `path` is a directory, else those of a file.
+
+    `fields` are those inputs of the model that were fields of its data set; the source may have inputs of these names.
 
     Raises as `SamplesReader`; NotADataSetError if there is no data set, UsageError for a file of an unknown kind,
     ShardError for a damaged one.
     """
-    return SamplesReader(_DataSet(path) if path.is_dir() else _File(path), names, images)
+    return SamplesReader((_DataSet if path.is_dir() else _File)(path, fields), names, images)

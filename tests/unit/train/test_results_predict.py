@@ -173,6 +173,31 @@ def test_files_without_names_are_taken_in_order_and_said_so(tmp_path: Path) -> N
     assert open_samples(tmp_path / "whole.npz", NAMES, {}).num == 3
 
 
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+@pytest.mark.parametrize(
+    ("keys", "fields", "expected"),
+    [
+        (["fields/x", "inputs/x"], (), "inputs/x"),
+        (["fields/x", "parameters/x"], (), "parameters/x"),
+        (["x", "inputs/x"], (), "inputs/x"),
+        (["x", "inputs/x"], ("x",), "x"),
+        (["fields/x", "inputs/x"], ("x",), "fields/x"),
+    ],
+)
+def test_of_an_input_and_a_field_with_one_name_the_kind_that_the_model_had_is_read(
+    tmp_path: Path, suffix: str, keys: list[str], fields: tuple[str, ...], expected: str
+) -> None:
+    columns = {key: np.full(3, 1.0 + number) for number, key in enumerate(keys)}
+    path = tmp_path / f"samples{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **columns)
+    else:
+        with h5py.File(path, "w") as file:
+            file.update(columns)
+    ((_, (x,)),) = open_samples(path, ["x"], {}, fields).blocks(9)
+    assert x.tolist() == columns[expected][:, None].tolist()
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
