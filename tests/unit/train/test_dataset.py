@@ -95,7 +95,7 @@ def test_a_sample_that_is_not_there_is_an_error(ens, index):
     "index", [2.7, True, None, "2", [2.7, 1.0], [[0, 1]], [True, False], torch.tensor([0.5])], ids=repr
 )
 def test_what_names_no_sample_is_an_error_that_says_what_does(ens, index):
-    with pytest.raises(IndexError, match="integers|a mask needs shape"):
+    with pytest.raises(IndexError, match=r"integers|a mask needs shape"):
         ShardDataset(ens)[index]
 
 
