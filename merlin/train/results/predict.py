@@ -13,7 +13,7 @@ from merlin.errors import UsageError
 from merlin.shards.export.columns_file import OutColumn, holds_arrays, writing_columns
 from merlin.train.quantities import Quantity
 from merlin.train.results.samples import open_samples
-from merlin.train.results.surrogate import BATCH_SIZE, Surrogate, describe_outside, dtype_of
+from merlin.train.results.surrogate import BATCH_SIZE, TOO_FAR, Surrogate, describe_outside, dtype_of
 
 Progress = Callable[[int, int], None]  # samples done, in all
 
@@ -45,8 +45,10 @@ def predict_file(
     columns.
 
     Memory: a block of samples, of 64 MB or one batch. Raises UsageError for columns that are missing, values that are
-    no finite numbers, unknown fields, and a format that cannot hold what was asked for.
+    no finite numbers, unknown fields, a format that cannot hold what was asked for, and an `out` that is the samples.
     """
+    if out.resolve() == samples_path.resolve():
+        raise UsageError(f"{out} holds the samples, and predictions would replace them; write another file")
     wanted, notes = _fitting(surrogate.chosen(fields), out, is_asked=fields is not None)
     columns = _columns(surrogate, wanted)
     fields_seen = [q.name for q in surrogate.best.quantities.inputs if q.path.startswith("fields/")]
@@ -61,6 +63,10 @@ def predict_file(
     try:
         with writing_columns(out, columns, samples.num, facts) as write:
             for lo, given in samples.blocks(step):
+                for row, number in surrogate.too_far(given):
+                    raise UsageError(
+                        f"{samples.place(lo + row, number)}: {given[0][row, number]:g} {TOO_FAR}"
+                    )
                 made = surrogate.predict_arrays(given, wanted, batch_size)
                 inputs = given[0].T if surrogate.inputs else ()
                 write(lo, dict(zip(names, [*inputs, *(made[q.name] for q in wanted)], strict=True)))

@@ -11,6 +11,7 @@ import numpy as np
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.ensemble import open_shards
+from merlin.shards.importing.source_file import Facts
 from merlin.shards.importing.sources import SUFFIXES, open_source
 from merlin.train.loading.columns import Columns
 from merlin.train.results.given import Place, find_columns, require_columns
@@ -41,12 +42,12 @@ class _File:
         self._expected = 0, 0  # the rows that the file was asked for last
 
     def shape(self, name: str) -> Shape | None:
-        """The shape of a sample of a column; None for what holds no numbers."""
+        """The shape of a sample of a column; None for what holds no real numbers."""
         try:
             facts = self._source.facts(self._keys[name])
         except ShardError:
             return None
-        return None if facts.is_text or facts.ragged else facts.shape
+        return facts.shape if _is_real(facts) else None
 
     def num(self, name: str) -> int:
         """The number of samples of a column."""
@@ -56,8 +57,8 @@ class _File:
         """Samples [lo, hi) of a column. Raises UsageError for values that are missing."""
         key = self._keys[name]
         facts = self._source.facts(key)
-        if facts.is_text or facts.ragged:
-            raise UsageError(f"{self.path}: the column '{name}' holds no numbers")
+        if not _is_real(facts):
+            raise UsageError(f"{self.path}: the column '{name}' holds {_described(None)}")
         if self._expected != (lo, hi):
             self._expected = lo, hi
             self._source.expect(lo, hi)
@@ -71,6 +72,11 @@ class _File:
 
     def close(self) -> None:
         self._source.close()
+
+
+def _is_real(facts: Facts) -> bool:
+    """True for numbers that a model can take."""
+    return not (facts.is_text or facts.ragged or facts.dtype.kind == "c")
 
 
 def _plain(key: str) -> str:
@@ -117,7 +123,11 @@ class _DataSet:
 
 
 def _described(shape: Shape | None) -> str:
-    return "no numbers" if shape is None else f"numbers of shape (samples, {', '.join(map(str, shape))})"
+    return (
+        "no real numbers"
+        if shape is None
+        else f"numbers of shape ({', '.join(map(str, ('samples', *shape)))})"
+    )
 
 
 class SamplesReader:
@@ -204,19 +214,34 @@ class SamplesReader:
     def _matrix(self, lo: int, hi: int) -> Array:
         read = {key: self._source.read(key, lo, hi, np.float64) for key in dict(self._places)}
         columns = [
-            self._finite(key, lo, read[key] if number is None else read[key][:, number], name)
+            self._finite(key, lo, self._column(key, number, read[key]), name)
             for name, (key, number) in zip(self._names, self._places, strict=True)
         ]
         return np.stack(columns, axis=1)
+
+    def _column(self, key: str, number: int | None, values: Array) -> Array:
+        """The numbers (rows,) of an input; a column of its own may be stored as (rows, 1)."""
+        if number is not None:
+            return values[:, number]
+        if values.shape[1:] not in ((), (1,)):
+            found = _described(values.shape[1:])
+            raise UsageError(f"{self._source.path}: expected one number per sample of '{key}', found {found}")
+        return values.reshape(-1)
 
     def _finite(self, key: str, lo: int, values: Array, name: str = "") -> Array:
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             row, *rest = bad[0].tolist()
-            which = f", '{name}'" if name not in ("", key) else ""
             value = values[(row, *rest)]
-            raise UsageError(f"{self._source.place(key, lo + row)}{which}: {value} is no finite number")
+            raise UsageError(f"{self._place(key, lo + row, name)}: {value} is no finite number")
         return values
+
+    def place(self, row: int, number: int) -> str:
+        """Where the value of an input in the matrix's column `number` is, for people."""
+        return self._place(self._places[number][0], row, self._names[number])
+
+    def _place(self, key: str, row: int, name: str) -> str:
+        return self._source.place(key, row) + (f", '{name}'" if name not in ("", key) else "")
 
     def close(self) -> None:
         self._source.close()

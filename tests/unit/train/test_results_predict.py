@@ -96,6 +96,10 @@ def test_what_cannot_be_asked_is_explained(surrogate: Surrogate) -> None:
         (np.zeros((3, 5)), r"expected \(samples, 4\)"),
         ([[0.0, 0.0, np.nan, 0.0]], "row 0, 'c' is nan"),
         ({**dict.fromkeys(NAMES, 0.0), "a": np.zeros(2), "b": np.zeros(3)}, "of one length"),
+        ("new.csv", "in an array, or in a mapping or a DataFrame .* found 'new.csv'"),
+        ({**dict.fromkeys(NAMES, 0.0), "c": "zero"}, "'c': expected real numbers, .* found 'zero'"),
+        ({**dict.fromkeys(NAMES, 0.0), "c": np.array([1j])}, "'c': expected real numbers, .* found complex"),
+        ([[0.0, 0.0, 0.0, 0.0], [0.0, 1e300, 0.0, 0.0]], r"row 1, 'b': 1e\+300 is too far outside"),
     ):
         with pytest.raises(UsageError, match=words):
             surrogate.predict(given)
@@ -204,6 +208,7 @@ def test_of_an_input_and_a_field_with_one_name_the_kind_that_the_model_had_is_re
         ("s.csv", "a,b\n1,2\n", "missing columns c, d; there are: a, b"),
         ("s.csv", "a,b,c,d\n1,2,3,4\n1,2,,4\n", "s.csv:3:.*'c': nan is no finite number"),
         ("s.csv", "a,b,c,d\n1,2,3,x\n2,3,4,5\n", "'d'"),
+        ("s.csv", "a,b,c,d\n1,2,3,4\n1,2,1e300,4\n", r"s.csv:3:.*'c': 1e\+300 is too far outside"),
         ("s.csv", "1,2,3\n", "no line of titles, and 3 columns"),
         ("s.csv", "a,b,c,d\n", "holds no samples"),
         ("s.txt", "a,b,c,d\n", "samples are read from"),
@@ -216,6 +221,32 @@ def test_samples_that_cannot_be_used_are_explained(
     with pytest.raises(MerlinError, match=words):
         predict_file(surrogate, tmp_path / name, tmp_path / "out.csv")
     assert sorted(p.name for p in tmp_path.iterdir()) == [name], "nothing half-written is left"
+
+
+def test_a_column_of_numbers_may_have_an_axis_of_length_one(tmp_path: Path) -> None:
+    x = inputs(5)
+    path = tmp_path / "samples.npz"
+    columns = {name: column[:, None] for name, column in zip(NAMES, x.T, strict=True)}
+    np.savez(path, **columns)
+    ((_, (read,)),) = open_samples(path, NAMES, {}).blocks(9)
+    np.testing.assert_array_equal(read, x)
+    for wrong, words in (
+        (np.zeros((5, 2)), r"one number per sample of 'c', found numbers of shape \(samples, 2\)"),
+        (np.zeros(5, complex), "'c' holds no real numbers"),
+    ):
+        np.savez(path, **{**columns, "c": wrong})
+        with pytest.raises(UsageError, match=words):
+            list(open_samples(path, NAMES, {}).blocks(9))
+
+
+def test_predictions_do_not_replace_their_samples(surrogate: Surrogate, tmp_path: Path) -> None:
+    samples = write_samples(tmp_path / "s.csv", inputs(3))
+    (tmp_path / "link.csv").symlink_to(samples)
+    before = samples.read_bytes()
+    for out in (samples, tmp_path / "link.csv"):
+        with pytest.raises(UsageError, match="predictions would replace them"):
+            predict_file(surrogate, samples, out)
+    assert samples.read_bytes() == before
 
 
 def read_back(path: Path) -> dict[str, np.ndarray]:
