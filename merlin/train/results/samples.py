@@ -168,6 +168,7 @@ class SamplesReader:
         path, listed = self._source.path, ", ".join(self._names)
         self.note = f"{path} names no columns; they are taken for {listed}"
         if len(keys) == len(self._names) and self._source.shape(keys[0]) == ():
+            self.note += self._doubt(keys)
             return tuple((key, None) for key in keys)
         if len(keys) != 1:
             raise UsageError(
@@ -181,6 +182,12 @@ class SamplesReader:
                 f"found {_described(shape)}"
             )
         return tuple((keys[0], number) for number in range(len(self._names)))
+
+    def _doubt(self, keys: Sequence[str]) -> str:
+        """A remark if the first line of a table numbers the columns, as titles do that pandas makes up."""
+        if keys[0] != "0" or any(self._source.read(key, 0, 1, np.float64)[0] != int(key) for key in keys):
+            return ""
+        return f"; the first line, {', '.join(keys)}, is taken for a sample: remove it if these are titles"
 
     def _find_images(self, images: Mapping[str, Shape]) -> tuple[str, ...]:
         """The columns of images; one that is alone in a file without names is meant by its place."""

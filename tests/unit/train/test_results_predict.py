@@ -170,6 +170,10 @@ def test_files_without_names_are_taken_in_order_and_said_so(tmp_path: Path) -> N
     (tmp_path / "plain.csv").write_text("1,2,3,4\n5,6,7,8\n")
     samples = open_samples(tmp_path / "plain.csv", NAMES, {})
     assert "a, b, c, d" in samples.note and samples.num == 2
+    assert "titles" not in samples.note
+    (tmp_path / "numbered.csv").write_text("0,1,2,3\n5,6,7,8\n")
+    samples = open_samples(tmp_path / "numbered.csv", NAMES, {})
+    assert "first line, 0, 1, 2, 3, is taken for a sample" in samples.note and samples.num == 2
     (tmp_path / "titled.csv").write_text("# b,a,d,c\n1,2,3,4\n")
     ((_, (x,)),) = open_samples(tmp_path / "titled.csv", NAMES, {}).blocks(9)
     assert x.tolist() == [[2, 1, 4, 3]]
