@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.records import to_plain
-from merlin.errors import CheckpointError
+from merlin.errors import CheckpointError, TrainingError
 from merlin.train.checkpoint import Checkpoints
 from merlin.train.events import (
     CheckpointSaved,
@@ -84,7 +84,8 @@ class Loop:
     def run(self) -> Ending:
         """Train until the run is over, or is asked to stop.
 
-        Raises TrainingError when it cannot go on. The state at the end is in a checkpoint.
+        Raises TrainingError when it cannot go on, or has ended without a best model. The state at the end is in a
+        checkpoint.
         """
         trainer = self.trainer
         while (trainer.step < trainer.num_steps or self._round_is_due) and not self._early_end:
@@ -124,7 +125,7 @@ class Loop:
         return True
 
     def _end(self, state: EndState, reason: str) -> Ending:
-        """Write the last checkpoint. Raises CheckpointError if that fails."""
+        """Write the last checkpoint. Raises CheckpointError if that fails, TrainingError if nothing was learned."""
         trainer, progress = self.trainer, self.progress
         if trainer.step != self._saved_step:
             self._take_losses()
@@ -136,6 +137,11 @@ class Loop:
                     f"in {self.checkpoints.directory}"
                 )
         self.finished = state == "finished"
+        if self.finished and progress.best is None:
+            raise TrainingError(
+                f"trainer {trainer.index} has ended at step {trainer.step:,} without a best model: in no validation "
+                f"was {self.judge.metric} finite; lower the learning rate, or look for extreme values in the data"
+            )
         self._emit(RunEnded, state=state, reason=reason)
         return Ending(state, reason, trainer.step, progress)
 

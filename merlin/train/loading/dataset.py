@@ -24,6 +24,7 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.shards.format.column import Column
 from merlin.shards.format.digest import combine
+from merlin.shards.reading.indexing import Rows, as_number
 from merlin.train.loading.batches import (
     FLOAT,
     Array,
@@ -149,10 +150,11 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         return len(self.source)
 
     def __getitem__(self, index: Any) -> dict[str, Tensor]:
-        """One sample by its number, or a batch by a list or an array of numbers."""
-        if np.ndim(index) == 0:
-            return self.tensors(self.reader().read(self._checked([index])), single=True)
-        return self.tensors(self.reader().read(self._checked(index)))
+        """One sample by its number, or a batch by a slice, a mask, or a list or an array of numbers; negative ones
+        count from the end. Raises IndexError for anything else, and for samples that are not there."""
+        number = as_number(index)
+        where = Rows(len(self)).many(index if number is None else [number])
+        return self.tensors(self.reader().read(where), single=number is not None)
 
     def __getitems__(self, indices: Sequence[int]) -> list[WholeBatch]:
         """The batch that `torch.utils.data.DataLoader` asks for; default collating makes it a dict."""
@@ -233,14 +235,6 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
         if layout is not None and axis is not None and column.kind in ("image", "volume"):
             move = axis - num, -num if layout == "chw" else -1
         return BatchField(column, FLOAT if converted else column.dtype, scaling, move)
-
-    def _checked(self, indices: Any) -> Array:
-        """Sample numbers (n,) int64 in [0, len); negative ones count from the end."""
-        where = np.asarray(indices, dtype=np.int64)
-        size = len(self)
-        if where.ndim != 1 or (where.size and not -size <= int(where.min()) <= int(where.max()) < size):
-            raise IndexError(f"samples are numbered from 0 to {size - 1}, and given one by one or in a list")
-        return np.where(where < 0, where + size, where)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without what every process finds out for itself."""

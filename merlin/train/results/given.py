@@ -64,7 +64,11 @@ def matrix_of(inputs: Any, names: Sequence[str]) -> Array:
     places = find_columns(names, shapes, "inputs")
     require_columns(names, [*keys, *places], "inputs")
     columns = [
-        np.asarray(inputs[key] if number is None else np.asarray(inputs[key])[:, number], np.float64)
+        as_real(
+            inputs[key] if number is None else np.asarray(inputs[key])[:, number],
+            np.float64,
+            f"inputs: '{key}'",
+        )
         for key, number in places.values()
     ]
     lengths = {name: c.shape for name, c in zip(names, columns, strict=True) if c.ndim}
@@ -73,6 +77,21 @@ def matrix_of(inputs: Any, names: Sequence[str]) -> Array:
         raise UsageError(f"inputs: columns are numbers, or arrays of one length; found {listed}")
     num = next(iter(lengths.values()), (1,))
     return np.stack([np.broadcast_to(column, num) for column in columns], axis=1)
+
+
+def as_real(values: Any, dtype: Any, where: str = "inputs") -> Array:
+    """Numbers as an array. Raises UsageError for anything else, such as text and complex numbers."""
+    found = "complex numbers"
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind != "c":
+            return array.astype(dtype, copy=False)
+    except (TypeError, ValueError):
+        found = repr(values)[:60]
+    raise UsageError(
+        f"{where}: expected real numbers, in an array, or in a mapping or a DataFrame with a column for each input; "
+        f"found {found}"
+    )
 
 
 def checked_matrix(x: Array, names: Sequence[str]) -> Array:

@@ -12,8 +12,8 @@ from msgspec import Struct
 from merlin.errors import UsageError
 from merlin.shards.export.columns_file import OutColumn, holds_arrays, writing_columns
 from merlin.train.quantities import Quantity
-from merlin.train.results.samples import open_samples
-from merlin.train.results.surrogate import BATCH_SIZE, Surrogate, describe_outside, dtype_of
+from merlin.train.results.samples import SamplesReader, open_samples
+from merlin.train.results.surrogate import BATCH_SIZE, TOO_FAR, Array, Surrogate, describe_outside, dtype_of
 
 Progress = Callable[[int, int], None]  # samples done, in all
 
@@ -45,11 +45,11 @@ def predict_file(
     columns.
 
     Memory: a block of samples, of 64 MB or one batch. Raises UsageError for columns that are missing, values that are
-    no finite numbers, unknown fields, and a format that cannot hold what was asked for.
+    no finite numbers, unknown fields, a format that cannot hold what was asked for, and an `out` that is the samples.
     """
     wanted, notes = _fitting(surrogate.chosen(fields), out, is_asked=fields is not None)
     columns = _columns(surrogate, wanted)
-    samples = open_samples(samples_path, surrogate.inputs, surrogate.input_images)
+    samples = _open(surrogate, samples_path, out)
     notes += [samples.note] if samples.note else []
     names = [column.name for column in columns]
     outside: Counter[str] = Counter()
@@ -60,6 +60,7 @@ def predict_file(
     try:
         with writing_columns(out, columns, samples.num, facts) as write:
             for lo, given in samples.blocks(step):
+                _require_near(surrogate, samples, lo, given)
                 made = surrogate.predict_arrays(given, wanted, batch_size)
                 inputs = given[0].T if surrogate.inputs else ()
                 write(lo, dict(zip(names, [*inputs, *(made[q.name] for q in wanted)], strict=True)))
@@ -77,6 +78,20 @@ def predict_file(
         dict(outside),
         tuple(notes),
     )
+
+
+def _open(surrogate: Surrogate, samples_path: Path, out: Path) -> SamplesReader:
+    """The samples. Raises UsageError if predictions would replace them."""
+    if out.resolve() == samples_path.resolve():
+        raise UsageError(f"{out} holds the samples, and predictions would replace them; write another file")
+    fields = [q.name for q in surrogate.best.quantities.inputs if q.path.startswith("fields/")]
+    return open_samples(samples_path, surrogate.inputs, surrogate.input_images, fields)
+
+
+def _require_near(surrogate: Surrogate, samples: SamplesReader, lo: int, given: Sequence[Array]) -> None:
+    """Raise UsageError for the first value, of samples from `lo` on, that the model cannot compute with."""
+    for row, number in surrogate.too_far(given):
+        raise UsageError(f"{samples.place(lo + row, number)}: {given[0][row, number]:g} {TOO_FAR}")
 
 
 def _fitting(

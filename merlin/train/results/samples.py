@@ -3,7 +3,7 @@ no names; or of a data set."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.ensemble import open_shards
+from merlin.shards.importing.source_file import Facts
 from merlin.shards.importing.sources import SUFFIXES, open_source
 from merlin.train.loading.columns import Columns
 from merlin.train.results.given import Place, find_columns, require_columns
@@ -24,28 +25,29 @@ WHOLE = "inputs"  # the name of a matrix (n, d) in an .npz or HDF5 file
 class _File:
     """A CSV, TSV, .npy, .npz, Parquet or HDF5 file; the names of "inputs/x" and "# x" are x.
 
-    Unless it `is_titled`, its columns are those of the model, in its order.
+    Of columns with one name, that of an input counts, then that of a parameter; for `fields`, that of a field. Unless
+    it `is_titled`, its columns are those of the model, in its order.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fields: Collection[str]) -> None:
         if path.suffix.lower() not in SUFFIXES:
             raise UsageError(f"{path}: samples are read from {', '.join(SUFFIXES)}, or from a data set")
         self.path = path
         self._source = open_source(path, "rows", None)
         keys = self._source.names()
-        plain = [key.rpartition("/")[2].lstrip("# ").strip() for key in keys]
         self.is_titled = path.suffix.lower() != ".npy" and not all(key.isdigit() for key in keys)
-        self._keys = dict(zip(reversed(plain), reversed(keys), strict=True))  # the first of a name counts
-        self.names = list(dict.fromkeys(plain))
+        self.names = list(dict.fromkeys(map(_plain, keys)))
+        by_rank = sorted(keys, key=lambda key: _rank(key, fields))
+        self._keys = {_plain(key): key for key in reversed(by_rank)}  # the first of a name counts
         self._expected = 0, 0  # the rows that the file was asked for last
 
     def shape(self, name: str) -> Shape | None:
-        """The shape of a sample of a column; None for what holds no numbers."""
+        """The shape of a sample of a column; None for what holds no real numbers."""
         try:
             facts = self._source.facts(self._keys[name])
         except ShardError:
             return None
-        return None if facts.is_text or facts.ragged else facts.shape
+        return facts.shape if _is_real(facts) else None
 
     def num(self, name: str) -> int:
         """The number of samples of a column."""
@@ -55,8 +57,8 @@ class _File:
         """Samples [lo, hi) of a column. Raises UsageError for values that are missing."""
         key = self._keys[name]
         facts = self._source.facts(key)
-        if facts.is_text or facts.ragged:
-            raise UsageError(f"{self.path}: the column '{name}' holds no numbers")
+        if not _is_real(facts):
+            raise UsageError(f"{self.path}: the column '{name}' holds {_described(None)}")
         if self._expected != (lo, hi):
             self._expected = lo, hi
             self._source.expect(lo, hi)
@@ -72,16 +74,35 @@ class _File:
         self._source.close()
 
 
+def _is_real(facts: Facts) -> bool:
+    """True for numbers that a model can take."""
+    return not (facts.is_text or facts.ragged or facts.dtype.kind == "c")
+
+
+def _plain(key: str) -> str:
+    """The name of the column that a file has under a key."""
+    return key.rpartition("/")[2].lstrip("# ").strip()
+
+
+def _rank(key: str, fields: Collection[str]) -> int:
+    """The place of a key among those of one name."""
+    group = key.partition("/")[0]
+    if _plain(key) in fields:
+        return int(group in ("inputs", "parameters"))
+    return {"inputs": 0, "parameters": 1}.get(group, 2)
+
+
 class _DataSet:
     """All samples of a data set, in the order of its rows; it answers what `_File` does."""
 
     is_titled = True
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fields: Collection[str]) -> None:
         self._ens = open_shards(path)
         self.path = self._ens.path
         columns = Columns(self._ens)
         self._columns = {**columns.fields, **columns.parameters, **columns.inputs}
+        self._columns |= {name: columns.fields[name] for name in fields if name in columns.fields}
         self.names = [name for name in self._columns if self.shape(name) is not None]
 
     def shape(self, name: str) -> Shape | None:
@@ -102,7 +123,11 @@ class _DataSet:
 
 
 def _described(shape: Shape | None) -> str:
-    return "no numbers" if shape is None else f"numbers of shape (samples, {', '.join(map(str, shape))})"
+    return (
+        "no real numbers"
+        if shape is None
+        else f"numbers of shape ({', '.join(map(str, ('samples', *shape)))})"
+    )
 
 
 class SamplesReader:
@@ -143,6 +168,7 @@ class SamplesReader:
         path, listed = self._source.path, ", ".join(self._names)
         self.note = f"{path} names no columns; they are taken for {listed}"
         if len(keys) == len(self._names) and self._source.shape(keys[0]) == ():
+            self.note += self._doubt(keys)
             return tuple((key, None) for key in keys)
         if len(keys) != 1:
             raise UsageError(
@@ -156,6 +182,12 @@ class SamplesReader:
                 f"found {_described(shape)}"
             )
         return tuple((keys[0], number) for number in range(len(self._names)))
+
+    def _doubt(self, keys: Sequence[str]) -> str:
+        """A remark if the first line of a table numbers the columns, as titles do that pandas makes up."""
+        if keys[0] != "0" or any(self._source.read(key, 0, 1, np.float64)[0] != int(key) for key in keys):
+            return ""
+        return f"; the first line, {', '.join(keys)}, is taken for a sample: remove it if these are titles"
 
     def _find_images(self, images: Mapping[str, Shape]) -> tuple[str, ...]:
         """The columns of images; one that is alone in a file without names is meant by its place."""
@@ -189,28 +221,47 @@ class SamplesReader:
     def _matrix(self, lo: int, hi: int) -> Array:
         read = {key: self._source.read(key, lo, hi, np.float64) for key in dict(self._places)}
         columns = [
-            self._finite(key, lo, read[key] if number is None else read[key][:, number], name)
+            self._finite(key, lo, self._column(key, number, read[key]), name)
             for name, (key, number) in zip(self._names, self._places, strict=True)
         ]
         return np.stack(columns, axis=1)
+
+    def _column(self, key: str, number: int | None, values: Array) -> Array:
+        """The numbers (rows,) of an input; a column of its own may be stored as (rows, 1)."""
+        if number is not None:
+            return values[:, number]
+        if values.shape[1:] not in ((), (1,)):
+            found = _described(values.shape[1:])
+            raise UsageError(f"{self._source.path}: expected one number per sample of '{key}', found {found}")
+        return values.reshape(-1)
 
     def _finite(self, key: str, lo: int, values: Array, name: str = "") -> Array:
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             row, *rest = bad[0].tolist()
-            which = f", '{name}'" if name not in ("", key) else ""
             value = values[(row, *rest)]
-            raise UsageError(f"{self._source.place(key, lo + row)}{which}: {value} is no finite number")
+            raise UsageError(f"{self._place(key, lo + row, name)}: {value} is no finite number")
         return values
+
+    def place(self, row: int, number: int) -> str:
+        """Where the value of an input in the matrix's column `number` is, for people."""
+        return self._place(self._places[number][0], row, self._names[number])
+
+    def _place(self, key: str, row: int, name: str) -> str:
+        return self._source.place(key, row) + (f", '{name}'" if name not in ("", key) else "")
 
     def close(self) -> None:
         self._source.close()
 
 
-def open_samples(path: Path, names: Sequence[str], images: Mapping[str, Shape]) -> SamplesReader:
+def open_samples(
+    path: Path, names: Sequence[str], images: Mapping[str, Shape], fields: Collection[str] = ()
+) -> SamplesReader:
     """The samples of a data set if `path` is a directory, else those of a file.
+
+    `fields` are those inputs of the model that were fields of its data set; the source may have inputs of these names.
 
     Raises as `SamplesReader`; NotADataSetError if there is no data set, UsageError for a file of an unknown kind,
     ShardError for a damaged one.
     """
-    return SamplesReader(_DataSet(path) if path.is_dir() else _File(path), names, images)
+    return SamplesReader((_DataSet if path.is_dir() else _File)(path, fields), names, images)

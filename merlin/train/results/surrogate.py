@@ -21,7 +21,7 @@ from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.ensemble_model import SUFFIX, EnsembleModel, with_std
-from merlin.train.results.given import checked_images, checked_matrix, matrix_of, require_columns
+from merlin.train.results.given import as_real, checked_images, checked_matrix, matrix_of, require_columns
 from merlin.train.results.intervals import reach
 from merlin.train.results.members import Members, load_members
 from merlin.train.results.physical import PhysicalModel
@@ -31,6 +31,7 @@ from merlin.train.run_directory import RunDirectory
 Array = np.ndarray[Any, Any]
 
 BATCH_SIZE = 256
+TOO_FAR = "is too far outside of the range of the training data for the model to compute with"
 _ULPS = 1e-6  # relative to the range: values at its ends may have been written as text, or as float32
 
 
@@ -68,6 +69,7 @@ class Surrogate:
         self.device = device
         model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
         self.model: PhysicalModel | EnsembleModel = model
+        self._normalised = model.inputs
         self.predicted = model.predicted()
 
     @property
@@ -129,9 +131,12 @@ class Surrogate:
         by their names. `fields` choose among what is predicted. Inputs outside of the range that the model was trained
         on are warned about (ExtrapolationWarning).
 
-        Raises UsageError for columns that are missing, values that are not finite, and unknown fields.
+        Raises UsageError for columns that are missing, values that are not finite or too large, and unknown fields.
         """
         given = self.arrays(inputs)
+        for row, number in self.too_far(given):
+            value = given[0][row, number]
+            raise UsageError(f"inputs: row {row}, '{self.inputs[number]}': {value:g} {TOO_FAR}")
         if outside := self.outside(given):
             warnings.warn(describe_outside(outside, self.ranges), ExtrapolationWarning, stacklevel=2)
         return self.predict_arrays(given, self.chosen(fields), batch_size)
@@ -170,10 +175,10 @@ class Surrogate:
         require_columns(tuple(self.input_images), list(inputs.keys()) if named else [], "inputs")
         given = []
         if self.inputs:
-            matrix = matrix_of(inputs, self.inputs) if named else np.asarray(inputs, np.float64)
+            matrix = matrix_of(inputs, self.inputs) if named else as_real(inputs, np.float64)
             given.append(checked_matrix(matrix, self.inputs))
         for name, shape in self.input_images.items():
-            given.append(checked_images(np.asarray(inputs[name], np.float32), name, shape))
+            given.append(checked_images(as_real(inputs[name], np.float32, f"inputs: '{name}'"), name, shape))
         several = {len(values) for values in given} - {1}
         if len(several) > 1:
             found = zip(self.model.input_names, given, strict=True)
@@ -181,6 +186,15 @@ class Surrogate:
             raise UsageError(f"inputs: expected as many samples of each; found {listed}")
         num = next(iter(several), 1)
         return [values if len(values) == num else np.repeat(values, num, axis=0) for values in given]
+
+    @torch.inference_mode()
+    def too_far(self, given: Sequence[Array]) -> list[tuple[int, int]]:
+        """(row, column) of the values of the matrix that are not finite when they are normalised, in float32."""
+        if not self.inputs:
+            return []
+        x = torch.from_numpy(np.require(given[0], requirements=["C", "W"])).to(self.device)
+        found = self._normalised(x).float().isfinite().logical_not().nonzero()
+        return [(row, number) for row, number in found.tolist()]
 
     def outside(self, given: Sequence[Array]) -> dict[str, int]:
         """Columns and images with values outside of the data set's range, and in how many samples."""

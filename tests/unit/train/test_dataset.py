@@ -76,9 +76,26 @@ def test_all_types_of_an_index_mean_the_same(ens):
         assert torch.equal(dataset[index]["image"], dataset[3]["image"])
 
 
-@pytest.mark.parametrize("index", [NUM, -NUM - 1, [0, NUM], [[0, 1]]])
+def test_masks_and_slices_choose_samples(ens):
+    dataset = ShardDataset(ens, ["label"], split="train")
+    mask = np.arange(len(dataset)) % 3 == 1
+    expected = dataset[np.flatnonzero(mask)]["label"]
+    for index in (mask, mask.tolist(), torch.from_numpy(mask), slice(1, None, 3)):
+        assert torch.equal(dataset[index]["label"], expected)
+    assert torch.equal(dataset[-2:]["label"], dataset[[-2, -1]]["label"])
+
+
+@pytest.mark.parametrize("index", [NUM, -NUM - 1, [0, NUM]])
 def test_a_sample_that_is_not_there_is_an_error(ens, index):
-    with pytest.raises(IndexError, match=f"from 0 to {NUM - 1}"):
+    with pytest.raises(IndexError, match=f"outside the data set of {NUM} samples"):
+        ShardDataset(ens)[index]
+
+
+@pytest.mark.parametrize(
+    "index", [2.7, True, None, "2", [2.7, 1.0], [[0, 1]], [True, False], torch.tensor([0.5])], ids=repr
+)
+def test_what_names_no_sample_is_an_error_that_says_what_does(ens, index):
+    with pytest.raises(IndexError, match=r"integers|a mask needs shape"):
         ShardDataset(ens)[index]
 
 

@@ -96,6 +96,10 @@ def test_what_cannot_be_asked_is_explained(surrogate: Surrogate) -> None:
         (np.zeros((3, 5)), r"expected \(samples, 4\)"),
         ([[0.0, 0.0, np.nan, 0.0]], "row 0, 'c' is nan"),
         ({**dict.fromkeys(NAMES, 0.0), "a": np.zeros(2), "b": np.zeros(3)}, "of one length"),
+        ("new.csv", "in an array, or in a mapping or a DataFrame .* found 'new.csv'"),
+        ({**dict.fromkeys(NAMES, 0.0), "c": "zero"}, "'c': expected real numbers, .* found 'zero'"),
+        ({**dict.fromkeys(NAMES, 0.0), "c": np.array([1j])}, "'c': expected real numbers, .* found complex"),
+        ([[0.0, 0.0, 0.0, 0.0], [0.0, 1e300, 0.0, 0.0]], r"row 1, 'b': 1e\+300 is too far outside"),
     ):
         with pytest.raises(UsageError, match=words):
             surrogate.predict(given)
@@ -166,11 +170,40 @@ def test_files_without_names_are_taken_in_order_and_said_so(tmp_path: Path) -> N
     (tmp_path / "plain.csv").write_text("1,2,3,4\n5,6,7,8\n")
     samples = open_samples(tmp_path / "plain.csv", NAMES, {})
     assert "a, b, c, d" in samples.note and samples.num == 2
+    assert "titles" not in samples.note
+    (tmp_path / "numbered.csv").write_text("0,1,2,3\n5,6,7,8\n")
+    samples = open_samples(tmp_path / "numbered.csv", NAMES, {})
+    assert "first line, 0, 1, 2, 3, is taken for a sample" in samples.note and samples.num == 2
     (tmp_path / "titled.csv").write_text("# b,a,d,c\n1,2,3,4\n")
     ((_, (x,)),) = open_samples(tmp_path / "titled.csv", NAMES, {}).blocks(9)
     assert x.tolist() == [[2, 1, 4, 3]]
     np.savez(tmp_path / "whole.npz", inputs=np.ones((3, 4)))
     assert open_samples(tmp_path / "whole.npz", NAMES, {}).num == 3
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+@pytest.mark.parametrize(
+    ("keys", "fields", "expected"),
+    [
+        (["fields/x", "inputs/x"], (), "inputs/x"),
+        (["fields/x", "parameters/x"], (), "parameters/x"),
+        (["x", "inputs/x"], (), "inputs/x"),
+        (["x", "inputs/x"], ("x",), "x"),
+        (["fields/x", "inputs/x"], ("x",), "fields/x"),
+    ],
+)
+def test_of_an_input_and_a_field_with_one_name_the_kind_that_the_model_had_is_read(
+    tmp_path: Path, suffix: str, keys: list[str], fields: tuple[str, ...], expected: str
+) -> None:
+    columns = {key: np.full(3, 1.0 + number) for number, key in enumerate(keys)}
+    path = tmp_path / f"samples{suffix}"
+    if suffix == ".npz":
+        np.savez(path, **columns)
+    else:
+        with h5py.File(path, "w") as file:
+            file.update(columns)
+    ((_, (x,)),) = open_samples(path, ["x"], {}, fields).blocks(9)
+    assert x.tolist() == columns[expected][:, None].tolist()
 
 
 @pytest.mark.parametrize(
@@ -179,6 +212,7 @@ def test_files_without_names_are_taken_in_order_and_said_so(tmp_path: Path) -> N
         ("s.csv", "a,b\n1,2\n", "missing columns c, d; there are: a, b"),
         ("s.csv", "a,b,c,d\n1,2,3,4\n1,2,,4\n", "s.csv:3:.*'c': nan is no finite number"),
         ("s.csv", "a,b,c,d\n1,2,3,x\n2,3,4,5\n", "'d'"),
+        ("s.csv", "a,b,c,d\n1,2,3,4\n1,2,1e300,4\n", r"s.csv:3:.*'c': 1e\+300 is too far outside"),
         ("s.csv", "1,2,3\n", "no line of titles, and 3 columns"),
         ("s.csv", "a,b,c,d\n", "holds no samples"),
         ("s.txt", "a,b,c,d\n", "samples are read from"),
@@ -191,6 +225,32 @@ def test_samples_that_cannot_be_used_are_explained(
     with pytest.raises(MerlinError, match=words):
         predict_file(surrogate, tmp_path / name, tmp_path / "out.csv")
     assert sorted(p.name for p in tmp_path.iterdir()) == [name], "nothing half-written is left"
+
+
+def test_a_column_of_numbers_may_have_an_axis_of_length_one(tmp_path: Path) -> None:
+    x = inputs(5)
+    path = tmp_path / "samples.npz"
+    columns = {name: column[:, None] for name, column in zip(NAMES, x.T, strict=True)}
+    np.savez(path, **columns)
+    ((_, (read,)),) = open_samples(path, NAMES, {}).blocks(9)
+    np.testing.assert_array_equal(read, x)
+    for wrong, words in (
+        (np.zeros((5, 2)), r"one number per sample of 'c', found numbers of shape \(samples, 2\)"),
+        (np.zeros(5, complex), "'c' holds no real numbers"),
+    ):
+        np.savez(path, **{**columns, "c": wrong})
+        with pytest.raises(UsageError, match=words):
+            list(open_samples(path, NAMES, {}).blocks(9))
+
+
+def test_predictions_do_not_replace_their_samples(surrogate: Surrogate, tmp_path: Path) -> None:
+    samples = write_samples(tmp_path / "s.csv", inputs(3))
+    (tmp_path / "link.csv").symlink_to(samples)
+    before = samples.read_bytes()
+    for out in (samples, tmp_path / "link.csv"):
+        with pytest.raises(UsageError, match="predictions would replace them"):
+            predict_file(surrogate, samples, out)
+    assert samples.read_bytes() == before
 
 
 def read_back(path: Path) -> dict[str, np.ndarray]:

@@ -170,6 +170,14 @@ def test_a_loss_that_is_no_number_changes_nothing_and_ends_the_run(data, tmp_pat
     assert all(torch.isfinite(v).all() for v in state["trainer"]["model"].values())
 
 
+def test_a_run_in_which_no_validation_was_finite_ends_with_an_error_however_often(data, tmp_path) -> None:
+    prepared = prepare_run(data, tmp_path / "run", "optimizer.lr=1e30", "training.steps=9")
+    for _ in range(2):
+        with pytest.raises(TrainingError, match="without a best model: in no validation was loss finite"):
+            train_run(prepared)
+    assert read_checkpoint(last_checkpoint(prepared.begin().trainer(0).checkpoints))["step"] == 9
+
+
 def test_too_little_memory_is_explained(data, tmp_path) -> None:
     with pytest.raises(TrainingError, match=r"cpu is out of memory with 64 samples.*\n.*training.accumulate"):
         train_run(prepare_run(data, tmp_path / "run", "model.name=tiny_models:greedy"))
