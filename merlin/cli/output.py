@@ -7,9 +7,10 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from itertools import zip_longest
+from math import isfinite
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -44,18 +45,18 @@ def plain(value: Any) -> Any:
     return msgspec.to_builtins(value, enc_hook=other, str_keys=True, builtin_types=(bytes, timedelta))
 
 
-def to_json(document: Any) -> str:
-    """Indented JSON; NaN and infinity, which JSON does not have, become null."""
-    return json.dumps(_finite(plain(document)), indent=2, ensure_ascii=False, default=str)
+def to_json(document: Any, *, instead: Callable[[float], str | None] = lambda _: None) -> str:
+    """Indented JSON; NaN and infinity, which JSON does not have, become null, or what `instead` makes of them."""
+    return json.dumps(_finite(plain(document), instead), indent=2, ensure_ascii=False, default=str)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        return None
+def _finite(value: Any, instead: Callable[[float], str | None]) -> Any:
+    if isinstance(value, float) and not isfinite(value):
+        return instead(value)
     if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
+        return {k: _finite(v, instead) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_finite(v, instead) for v in value]
     return value
 
 
@@ -149,9 +150,9 @@ def _cell(value: object) -> str:
 def print_answer(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, as_csv: bool
 ) -> None:
-    """Print the answer to a query as JSON, CSV or a table."""
+    """Print the answer to a query as JSON, CSV or a table; in JSON, infinity is the text "inf" or "-inf"."""
     if as_json:
-        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        print(to_json([dict(zip(columns, row, strict=True)) for row in rows], instead=str))
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
     else:

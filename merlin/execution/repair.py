@@ -130,6 +130,8 @@ class Repair:
     # ------------------------------------------------------------------ rounds
 
     def _round(self, report: VerifyReport) -> None:
+        with self._locked():
+            rebuild.make_room(self._directory, dict.fromkeys(p.file for p in report.problems))
         if not report.has_manifest:
             self._rebuild_manifest()
             return
@@ -156,7 +158,8 @@ class Repair:
             self._write_manifests()
             self.done.rebuilt.add("manifest.json")
         elif plan.virtual:
-            rebuild.note_shards(self._directory, {}, virtual=True)
+            if not len(plan.rows):  # else the run writes it, once every shard is there
+                rebuild.note_shards(self._directory, {}, virtual=True)
             self.done.rebuilt.add("ensemble.h5")
         without_sidecar = [entry.shard for entry in data.shards if _read(data, entry.shard) is None]
         rebuild.remember_filtered(data, without_sidecar)

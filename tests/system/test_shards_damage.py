@@ -313,6 +313,43 @@ def test_what_stands_beside_the_shards_is_rebuilt_without_running_anything(
         repaired(workspace, data, digest, [])
 
 
+@pytest.mark.parametrize("how", ["remove", "truncate", "empty"])
+def test_a_shard_and_what_is_made_of_all_shards_are_lost_together(workspace: Path, how: str) -> None:
+    data = workspace / "collect"
+    digest = read_manifest(data).content_digest
+    samples = {"remove": remove, "truncate": truncate, "empty": lambda _: rows_of(data, 1)}[how](data)
+    if how == "empty":
+        (data / "shard_00001.h5").write_bytes(b"")
+    (data / "ensemble.h5").unlink()
+    report = repaired(workspace, data, digest, samples)
+    assert report["repair"]["rebuilt"] == ["ensemble.h5"]
+
+
+def test_a_sidecar_that_says_the_same_in_other_words_is_replaced_although_a_shard_is_lost(
+    workspace: Path,
+) -> None:
+    data = workspace / "collect"
+    digest = read_manifest(data).content_digest
+    samples = remove(data)
+    with (data / "shard_00000.json").open("a") as sidecar:
+        sidecar.write("\n")
+    repaired(workspace, data, digest, samples)
+
+
+def test_a_directory_in_place_of_a_shard_is_replaced_if_it_is_empty(workspace: Path) -> None:
+    data = workspace / "collect"
+    digest = read_manifest(data).content_digest
+    samples = remove(data)
+    note = data / "shard_00001.h5" / "note"
+    note.parent.mkdir()
+    note.touch()
+    done = merlin("shards", "verify", data, "--repair")
+    assert done.returncode == 1
+    assert "move it elsewhere, then repair again" in done.stderr
+    note.unlink()
+    repaired(workspace, data, digest, samples)
+
+
 def test_a_lost_manifest_hides_no_other_damage(workspace: Path) -> None:
     data = workspace / "collect"
     digest = read_manifest(data).content_digest

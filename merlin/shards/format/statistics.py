@@ -18,6 +18,7 @@ _WIDTH = 4096  # running numbers that stay in a core's first cache
 _CACHED_BYTES = 1 << 20  # what is worked on at once
 _MIN_ROWS = 16  # fewer are not worth the work that follows
 _CLOSE = 4.0  # up to this squared mean / variance, float32 loses next to nothing of a variance
+_UNDEFINED = np.errstate(over="ignore", invalid="ignore")  # what float64 cannot hold becomes undefined
 _MAX_ROWS = 64  # summed up in the values' own precision, before float64 takes over
 
 
@@ -25,7 +26,7 @@ class Statistics:
     """One entry per channel (a single one for fields without channels); over the finite values only.
 
     `m2` is the sum of squared deviations from the mean, which is what can be merged. What is undefined (no finite
-    values) is NaN, in JSON null.
+    values, or squares that float64 cannot hold) is not finite, in JSON null.
     """
 
     __slots__ = ("count", "m2", "max", "mean", "min")
@@ -140,6 +141,7 @@ class Accumulator:
         self._max = np.full(size, -np.inf)
         self._memory = np.empty((0, size), dtype=np.float32)  # fresh memory costs more than the arithmetic
 
+    @_UNDEFINED
     def add(self, block: Array) -> None:
         """Add a block (m, *shape) of real numbers."""
         for some in side_by_side(block, self._period):
@@ -203,6 +205,7 @@ class Accumulator:
             mean = mean.astype(np.float32)  # which both values and sums can take exactly
         return running(mean, self._shape, self._axis)
 
+    @_UNDEFINED
     def result(self) -> Statistics:
         counts, total = self._fold(self._count, np.add), self._fold(self._sum, np.add)
         squares = self._fold(self._squares, np.add)

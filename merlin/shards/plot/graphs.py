@@ -43,7 +43,7 @@ def lay_out(title: str, graph: dict[str, Array]) -> tuple[Drawing, str, str]:
     members = [np.asarray(graph[role]) for role in ("nodes", "positions", "node_targets") if role in graph]
     num = len(members[0]) if members else int(edges.max(initial=-1)) + 1
     if "positions" in graph:
-        positions, how = plane(np.asarray(graph["positions"], dtype=np.float64))
+        positions, how = plane(drawn(np.asarray(graph["positions"], dtype=np.float64)))
     else:
         positions, how = circle(num), "nodes in a circle"
     colours, coloured_by = None, ""

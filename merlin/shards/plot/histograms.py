@@ -25,7 +25,7 @@ class SampleValues(Struct, frozen=True):
 
     name: str
     units: str
-    values: Array  # (n,) float64
+    values: Array  # (n,) float64, NaN where they cannot be drawn
 
 
 class Histograms(Struct, frozen=True):
@@ -79,7 +79,7 @@ def _panel(axes: Any, quantity: SampleValues, groups: list[tuple[str, str, Array
     axes.set_xlabel(label(quantity.name, quantity.units, scale, room), labelpad=2)
     num_bad = int((~np.isfinite(quantity.values)).sum())
     if num_bad:
-        axes.text(1, 1, f"{num_bad:,} not finite", transform=axes.transAxes, ha="right", va="top",
+        axes.text(1, 1, f"{num_bad:,} not drawn", transform=axes.transAxes, ha="right", va="top",
                   fontsize=look.SMALL, color=look.RED)  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.rows import Ranges
+from merlin.shards.plot.ticks import drawn
 from merlin.shards.reading.planned import task_inputs
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +33,9 @@ def lost_inputs(data: DataSet, labels: tuple[str, ...], parameters: tuple[str, .
         except (KeyError, TypeError, ValueError):
             continue  # no tasks, no samples file, or not the one that it was; the picture does without
         for outcome, some in picked.items():
-            found.setdefault(outcome, []).append(np.column_stack(columns)[np.searchsorted(tasks, some)])
+            found.setdefault(outcome, []).append(
+                drawn(np.column_stack(columns))[np.searchsorted(tasks, some)]
+            )
     lost = {outcome: np.concatenate(parts) for outcome, parts in found.items()}
     return {outcome: rows[_even(len(rows), MAX_LOST)] for outcome, rows in lost.items() if len(rows)}
 

@@ -92,7 +92,7 @@ def make_rows(reader: SampleReader, fields: list[FieldInfo], samples: Array) -> 
                 if info.name == field:
                     stack.append(_picture(values, view, limit))
     rows = tuple(
-        Row(drawn_name(field), view.label, view.scale, field.units, np.stack(stack).astype(np.float32))
+        Row(drawn_name(field), view.label, view.scale, field.units, _small(np.stack(stack)))
         for (field, view), stack in zip(shown, pictures, strict=True)
     )
     left = len(views) - len(shown)
@@ -101,6 +101,12 @@ def make_rows(reader: SampleReader, fields: list[FieldInfo], samples: Array) -> 
 
 def _picture(values: Array, view: PictureView, limit: int) -> Array:
     return shrink(values[view.index].transpose(view.order) / view.divisor, limit)
+
+
+def _small(pictures: Array) -> Array:
+    """The pictures in float32, if that can hold their values."""
+    reach = np.abs(pictures[np.isfinite(pictures)]).max(initial=0)
+    return pictures.astype(np.float32 if reach < np.finfo(np.float32).max else np.float64)
 
 
 def most_samples(fields: list[FieldInfo]) -> int:

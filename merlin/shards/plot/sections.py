@@ -132,7 +132,8 @@ def _input_quantities(source: ChartSource, rows: Array) -> Iterator[SampleValues
 
 
 def _varies(values: Array) -> bool:
-    return bool(len(values)) and float(np.nanmax(values)) > float(np.nanmin(values))
+    known = values[np.isfinite(values)]
+    return bool(len(known)) and float(known.max()) > float(known.min())
 
 
 def _scalars(source: ChartSource) -> Iterator[Section]:

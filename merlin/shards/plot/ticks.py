@@ -17,13 +17,19 @@ _DECADES = 2.0  # a range of more than this many decades may want a logarithmic 
 _CROWDED = 0.2  # and gets one if the lower half of the values fills less than this share of a linear one
 _MAX_BINS = 60
 _FEW = 12  # whole numbers that get a bar each, however few samples there are
+_MOST_DRAWN = 1e280  # ranges, sums and margins of such values are finite
+_MOST_LOGARITHMIC = 1e150  # the ticks beyond such values are finite
 _CHARACTER = 0.078  # inches, of the labels' font
 
 
 def drawn(values: Any) -> Array:
-    """Real numbers as they are, the magnitudes of complex ones."""
+    """Real numbers as they are, the magnitudes of complex ones; NaN for what is too large to be drawn."""
     found = np.asarray(values)
-    return np.abs(found) if found.dtype.kind == "c" else found
+    with np.errstate(over="ignore"):  # a magnitude may be infinite
+        found = np.abs(found) if found.dtype.kind == "c" else found
+    if found.dtype.kind == "f" and found.dtype.itemsize >= 8:
+        return np.where(np.abs(found) > _MOST_DRAWN, np.nan, found)
+    return found
 
 
 def drawn_name(info: FieldInfo) -> str:
@@ -68,7 +74,7 @@ class Scale(Struct, frozen=True):
     def exponent(self) -> int:
         """The power of ten that a linear axis leaves to its label."""
         reach = max(abs(self.lo), abs(self.hi))
-        if self.is_log or not reach:
+        if self.is_log or reach < 1 / _MOST_DRAWN:
             return 0
         exponent = math.floor(math.log10(reach))
         return 0 if -3 <= exponent < 5 else exponent
@@ -97,7 +103,7 @@ def choose_scale(values: Array) -> Scale:
     if lo == hi:
         margin = abs(lo) * 0.05 or 0.5
         return Scale(lo - margin, hi + margin)
-    if lo > 0 and math.log10(hi / lo) > _DECADES:
+    if lo > 1 / _MOST_LOGARITHMIC and hi < _MOST_LOGARITHMIC and math.log10(hi / lo) > _DECADES:
         low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
         if high > 10 * low and middle - low < _CROWDED * (high - low):
             return Scale(lo, hi, is_log=True)

@@ -26,6 +26,7 @@ from merlin.shards.format.manifest_file import (
     VIRTUAL_NAME,
     DataSet,
     ShardEntry,
+    manifest_text,
     read_manifest,
 )
 from merlin.shards.format.row_check import FIELDS, decode
@@ -88,6 +89,19 @@ def plan_repair(data: DataSet, problems: Iterable[DataSetProblem]) -> RepairPlan
     )
 
 
+def make_room(directory: Path, names: Iterable[str]) -> None:
+    """Remove empty directories that stand where files belong. Raises ShardError for one that is not empty."""
+    for path in (directory / name for name in names):
+        if path.is_dir() and not path.is_symlink():
+            try:
+                path.rmdir()
+            except OSError as e:
+                raise ShardError(
+                    f"{path}: a directory stands where a file belongs, and it cannot be removed ({e.strerror}): "
+                    "move it elsewhere, then repair again"
+                ) from e
+
+
 # ------------------------------------------------------------------------- without a workspace
 
 
@@ -104,7 +118,7 @@ def rebuild_sidecars(data: DataSet, shards: Iterable[int]) -> None:
             info = reread_info(data, entries[shard], filtered_in(data, entries[shard].lo, entries[shard].hi))
             if info.content_digest != entries[shard].content_digest:
                 raise ShardError(f"{data.directory / info.file}: its content is not what the manifest says")
-            write_text(data.directory / info_name(shard), info.to_json())
+        write_text(data.directory / info_name(shard), info.to_json())
         changes[shard] = info
     note_shards(data.directory, changes)
 
@@ -122,13 +136,15 @@ def _fitting_sidecar(data: DataSet, entry: ShardEntry) -> ShardInfo | None:
 def note_shards(directory: Path, infos: Mapping[int, ShardInfo], *, virtual: bool = False) -> None:
     """Let the manifest name these shards as they are now; their content is the same as before.
 
-    Nothing is written if it does so already, unless `virtual` asks for the virtual data set anew.
+    The virtual data set stays as it is, since other shards may be lost; `virtual` writes it anew.
     """
     data = read_manifest(directory)
     shards = tuple(ShardEntry.of(infos[e.shard]) if e.shard in infos else e for e in data.shards)
-    if virtual or shards != data.shards:
-        content = combine([entry.content_digest for entry in shards])
-        write_manifest_file(directory, replace(data, shards=shards, content_digest=content))
+    noted = replace(data, shards=shards, content_digest=combine([entry.content_digest for entry in shards]))
+    if virtual:
+        write_manifest_file(directory, noted)
+    elif shards != data.shards:
+        write_text(directory / NAME, manifest_text(noted))
 
 
 # ------------------------------------------------------------------------- with one
@@ -232,6 +248,7 @@ def take_over(place: Path, copy: Path) -> list[str]:
     taken = []
     for name in dict.fromkeys([*names, data.virtual.file, VIRTUAL_NAME, NAME]):
         if not (copy / name).is_file() or not filecmp.cmp(place / name, copy / name, shallow=False):
+            make_room(copy, [name])
             _copy(place / name, copy / name)
             taken.append(name)
     return taken

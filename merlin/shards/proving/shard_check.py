@@ -12,6 +12,7 @@ from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
+from merlin.shards.format.regular_file import require_regular
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
     SHARD_VERSION,
@@ -59,6 +60,7 @@ class _ShardCheck:
             self._add("count mismatch", message)
         info = self._read_sidecar()
         try:
+            require_regular(self._path)
             self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as e:
             is_gone = isinstance(e, FileNotFoundError)

@@ -19,6 +19,7 @@ from merlin.shards.reading.table import (
     PLANNED_COLUMNS,
     ResultTable,
     column_values,
+    complex_columns,
     split_codes,
     suggestion,
     table_columns,
@@ -57,8 +58,9 @@ def answer(reader: SampleReader, sql: str) -> ResultTable:
 
 
 def table_of(reader: SampleReader, num: int | None = None) -> ResultTable:
-    """The first `num` samples (None: all) with their ids, split, parameters, inputs, scalars and texts."""
-    names = ", ".join(map(quote, usual_columns(reader.manifest)))
+    """The first `num` samples (None: all) with their ids, split, parameters, inputs, real scalars and texts."""
+    left_out = complex_columns(reader.manifest)
+    names = ", ".join(quote(name) for name in usual_columns(reader.manifest) if name not in left_out)
     return answer(reader.take(slice(num)), f"SELECT {names} FROM {VIEW}")
 
 
@@ -106,7 +108,9 @@ class _Engine:
             raise MissingExtraError("duckdb", "sql", "a query over a data set") from e
         self._duckdb = duckdb
         self._reader = reader
-        self._paths = table_columns(reader.manifest)
+        self._complex = complex_columns(reader.manifest)  # DuckDB has no such numbers
+        known = table_columns(reader.manifest).items()
+        self._paths = {name: path for name, path in known if name not in self._complex}
         self._names = [*ID_COLUMNS, *PLANNED_COLUMNS, *self._paths]
         self._frame, self._is_query = frame, frame == "{}"
         self._wanted = mentioned(written if self._is_query else f"SELECT {written}", self._names)
@@ -117,7 +121,7 @@ class _Engine:
         }
         self._connection: DuckDBPyConnection = duckdb.connect(":memory:", config=config)
         try:
-            self._sql = self._readable(quote_dotted(written, self._names))
+            self._sql = self._readable(quote_dotted(written, [*self._names, *self._complex]))
         except BaseException:
             self._connection.close()
             raise
@@ -134,7 +138,7 @@ class _Engine:
         try:
             self._require_reading(sql)
         except self._duckdb.Error as e:
-            quoted = quote_keywords(written, self._names, is_query=self._is_query)
+            quoted = quote_keywords(written, [*self._names, *self._complex], is_query=self._is_query)
             sql = self._frame.replace("{}", quoted)
             try:
                 self._require_reading(sql)
@@ -150,6 +154,11 @@ class _Engine:
         unknown = _UNKNOWN.search(text)
         if unknown:
             name = unknown.group(1)
+            if name.lower() in map(str.lower, self._complex):
+                return UsageError(
+                    f"'{name}' in {self._reader.path} holds complex numbers, which SQL does not have: "
+                    f"choose samples in Python, from the array ens['{name}'][:]"
+                )
             return UsageError(f"no column '{name}' in {self._reader.path}{suggestion(name, self._names)}")
         if text.startswith("Catalog Error: Table"):
             return UsageError(f"{text.splitlines()[0]} The one view is '{VIEW}': every planned row.")

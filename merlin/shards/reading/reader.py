@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.format.splits import split_indices
 from merlin.shards.reading.batches import Batches, Buffers, GatherPlan
@@ -166,9 +167,12 @@ class SampleReader:
         return list(dict.fromkeys(names))
 
     def batches(self, num: int, fields: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-        """All samples in order, `num` at a time (fewer in the last)."""
-        for lo in range(0, len(self), num):
-            yield self.batch(np.arange(lo, min(lo + num, len(self))), fields)
+        """All samples in order, `num` at a time (fewer in the last). Raises UsageError if `num` is no whole number
+        from 1 on."""
+        if not isinstance(num, int | np.integer) or num < 1:
+            raise UsageError(f"a batch has at least 1 sample, not {num!r}")
+        starts = range(0, len(self), num)
+        return (self.batch(np.arange(lo, min(lo + num, len(self))), fields) for lo in starts)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The samples, each as {name: value} of all fields (a graph's members under its name)."""

@@ -93,6 +93,12 @@ def table_columns(data: DataSet) -> dict[str, str]:
     return {**named[2], **named[1], **named[0], **named[3]}
 
 
+def complex_columns(data: DataSet) -> list[str]:
+    """Names of the columns with complex numbers, which SQL does not know."""
+    are_complex = {column.path for column in data.columns if column.dtype[1:2] == "c"}
+    return [name for name, path in table_columns(data).items() if path in are_complex]
+
+
 def usual_columns(data: DataSet) -> list[str]:
     """What a table shows of each sample if nothing else is asked for."""
     known = table_columns(data).items()

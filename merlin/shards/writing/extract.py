@@ -73,7 +73,7 @@ def find_file(directory: str, pattern: str) -> str:
         raise BadOutput("the field names neither an output nor a file")
     if not glob.has_magic(pattern):
         if not _is_file(f"{directory}/{pattern}"):
-            raise BadOutput(f"expected a file '{pattern}', found none")
+            raise BadOutput(f"expected a file '{pattern}', found {_what_is(f'{directory}/{pattern}')}")
         return pattern
     found = sorted(str(path.relative_to(directory)) for path in Path(directory).glob(pattern))
     matches = [name for name in found if not is_set_aside(name) and _is_file(f"{directory}/{name}")]
@@ -90,6 +90,16 @@ def _is_file(path: str) -> bool:
         return stat.S_ISREG(os.stat(path).st_mode)  # noqa: PTH116
     except OSError:
         return False
+
+
+def _what_is(path: str) -> str:
+    """What stands where a file was expected."""
+    place = Path(path)
+    if place.is_dir():
+        return "a directory"
+    if place.exists():
+        return "what is no regular file"
+    return "a link that leads nowhere" if place.is_symlink() else "none"
 
 
 def _read_field(path: str, field: PlannedField, files: dict[str, OutputFile]) -> Any:

@@ -115,8 +115,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
             # columns that are not read need not suit the method: one may be constant, for example
             normalise = Normaliser.fit(self.ens, normalise, among=[*chosen, *labels])
         self.normaliser: Normaliser | None = normalise
-        wanted = {c.name for c in chosen} if stack_scalars is True else set(stack_scalars or ())
-        stacked = [c for c in chosen if c.name in wanted and c.kind == "scalar" and not c.is_complex]
+        stacked = _stacked(chosen, stack_scalars)
         self._matrices = [
             Matrix(key, columns, self._stacked_scaling(columns), cache_bytes)
             for key, columns in ((INPUTS, labels), (SCALARS, stacked))
@@ -260,6 +259,20 @@ def _choose(
                 f"'{column.name}' is complex and has no place among the float32 inputs; leave it out"
             )
     return chosen, labels
+
+
+def _stacked(chosen: Sequence[Column], wanted: bool | Sequence[str]) -> list[Column]:
+    """The scalars to be stacked. Raises UsageError for a name that is no scalar among the fields chosen."""
+    scalars = [column for column in chosen if column.kind == "scalar"]
+    known = [column.name for column in scalars]
+    names = known if wanted is True else list(wanted or ())
+    for name in names:
+        if name not in known:
+            raise UsageError(
+                f"stack_scalars: no scalar '{name}' among the fields chosen; there are: "
+                f"{', '.join(known) or 'none'}"
+            )
+    return [column for column in scalars if column.name in names and not column.is_complex]
 
 
 def _members(ens: Ensemble, split: str | None, partition: Partition | None) -> Array | None:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,6 +82,9 @@ class ShardLoader:
         copy: bool = False,
         with_index: bool = False,
     ) -> None:
+        for name, value in (("batch_size", batch_size), ("seed", seed)):
+            if not isinstance(value, int | np.integer):
+                raise UsageError(f"{name} has to be a whole number, not {value!r}")
         rank, world_size = _place(rank, world_size)
         if not 0 <= rank < world_size or prefetch < 0 or num_workers < 0:
             raise UsageError(f"rank {rank} of {world_size}, prefetch {prefetch}, num_workers {num_workers}?")

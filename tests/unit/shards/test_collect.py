@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 
 import h5py
 import numpy as np
@@ -227,6 +228,20 @@ class TestFiles:
     def test_a_bad_file_fails_its_sample_with_field_file_and_finding(self, tmp_path, wanted, files, cause):
         study = make_cmd_study(tmp_path, {0: files}, [wanted])
         assert study.collect(0, 1)[0].startswith(cause)
+
+    def test_what_is_no_file_is_called_what_it_is(self, tmp_path):
+        study = make_cmd_study(tmp_path, {t: {} for t in range(3)}, [field(file="o.json")])
+        first, second, third = (
+            study.workspace.task_dir(study.sources[0], task) / "o.json" for task in range(3)
+        )
+        first.mkdir(parents=True)
+        os.mkfifo(second)
+        third.symlink_to("nowhere")
+        found = ("a directory", "what is no regular file", "a link that leads nowhere")
+        causes = {
+            task: f"field 'f': expected a file 'o.json', found {what}" for task, what in enumerate(found)
+        }
+        assert study.collect(0, 3) == causes
 
     def test_one_bad_sample_costs_one_sample(self, tmp_path):
         files = {t: {"o.json": {"e": t}} for t in range(10)}

@@ -20,6 +20,7 @@ from merlin.shards import plot as plots
 from merlin.shards.plot import request, write_plot
 from merlin.shards.plot.choice import choose
 from merlin.shards.plot.sections import ChartSource, _scalar_quantities, make_sections
+from merlin.shards.writing.outputs import item_rows
 
 pytest.importorskip("matplotlib")
 
@@ -289,6 +290,62 @@ def test_a_notebook_shows_a_summary(ens):
     assert "56 samples" in html
     assert f"planned {NUM} = ok 56" in html
     assert "3 of 56 samples" in ens.take([1, 2, 3])._repr_html_()
+
+
+@pytest.mark.parametrize("large", [1e308, 1e280, 1e155, np.inf, np.nan])
+def test_values_that_cannot_be_drawn_are_left_out_and_counted(tmp_path, large):
+    fields = (
+        PlannedField(name="y", finite=False),
+        PlannedField(name="wave", dtype="complex128", finite=False),
+        PlannedField(name="curve", kind="series", shape=(4,), finite=False),
+        PlannedField(name="image", kind="image", shape=(6, 5), layout="hw", axes=("y", "x"), finite=False),
+        PlannedField(
+            name="mesh.positions",
+            kind="ragged",
+            ragged=True,
+            shape=(3,),
+            graph="mesh",
+            role="positions",
+            finite=False,
+        ),
+        PlannedField(
+            name="mesh.edges",
+            kind="ragged",
+            ragged=True,
+            shape=(2,),
+            dtype="int64",
+            graph="mesh",
+            role="edges",
+        ),
+    )
+    study = make_study(tmp_path / "w", num=20, fields=fields)
+    y = np.resize([large, 1.0, -large, 2.0, 0.0], 20)
+    outputs = {
+        "y": y,
+        "wave": y + 1j,
+        "curve": np.resize(y, (20, 4)),
+        "image": np.resize(y, (20, 6, 5)),
+        "mesh.positions": item_rows([np.resize(np.roll(y, i), (4, 3)) for i in range(20)], 20),
+        "mesh.edges": item_rows([np.array([[0, 1], [2, 3]])] * 20, 20),
+    }
+    assert not study.collect(0, 20, outputs=outputs)
+    with merlin.open_shards(study.finish()) as ens, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("all.svg", "all.png", "all.html"):
+            write_plot(ens, tmp_path / name)
+    assert ("8 not drawn" in (tmp_path / "all.svg").read_text()) == (not large <= 1e280)
+
+
+def test_tiny_and_large_values_have_axes(tmp_path):
+    values = [np.linspace(-1, 1, 60) * 1e-310, 10.0 ** np.linspace(-300, 279, 60), np.full(60, 1e280)]
+    values += [10.0 ** np.minimum(np.linspace(-290, 900, 60), 279)[::-1]]
+    study = make_study(tmp_path / "w", num=60, fields=[PlannedField(name=f"y{i}") for i in range(4)])
+    with np.errstate(all="ignore"):
+        assert not study.collect(0, 60, outputs={f"y{i}": y for i, y in enumerate(values)})
+        directory = study.finish()
+    with merlin.open_shards(directory) as ens, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_plot(ens, tmp_path / "all.png")
 
 
 def test_complex_numbers_are_drawn_by_their_magnitude(tmp_path):

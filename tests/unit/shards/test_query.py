@@ -7,6 +7,7 @@ import pickle
 
 import numpy as np
 import pytest
+from commands import run_merlin
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_data import FAILED, FILTERED, MISSING, NUM, PRESENT, SKIPPED, make_reading_study
@@ -96,6 +97,58 @@ def test_a_bad_expression_says_what_is_wrong(ens, expression, words):
     with pytest.raises(UsageError, match=words) as caught:
         ens.query(expression)
     assert "LINE" not in str(caught.value)
+
+
+# values that SQL or JSON does not have
+
+
+@pytest.fixture(scope="module")
+def unusual(tmp_path_factory):
+    fields = (
+        PlannedField(name="energy", finite=False),
+        PlannedField(name="Wave", dtype="complex128"),
+        PlannedField(name="end", dtype="complex64"),
+    )
+    study = make_study(tmp_path_factory.mktemp("unusual") / "w", num=5, fields=fields)
+    energy = np.array([1.0, np.nan, np.inf, -np.inf, 3.0])
+    study.collect(
+        0, 5, outputs={"energy": energy, "Wave": energy[[0, 0, 4, 4, 4]] * 1j, "end": np.ones(5, "c8")}
+    )
+    return study.finish()
+
+
+def test_complex_numbers_are_left_out_of_sql(unusual, tmp_path):
+    pytest.importorskip("pyarrow")
+    with merlin.open_shards(unusual) as ens:
+        found = ens.query("energy > 2")
+        assert found.sample_id.tolist() == [2, 4]
+        assert table_of(found).columns[-1] == "energy"
+        table_of(found).write(tmp_path / "a.parquet")
+        assert not {"Wave", "end"} & set(ens.query_table("select *").columns)
+        for expression, name in (("wave > 1", "wave"), ("end is not null", "end")):
+            with pytest.raises(
+                UsageError, match=f"'{name}' in .* holds complex numbers, which SQL does not have"
+            ):
+                ens.query(expression)
+        assert ens.take(abs(ens["Wave"][:]) > 2).sample_id.tolist() == [2, 3, 4]
+        assert ens.to_pandas()["Wave"][0] == 1j
+
+
+def test_nan_is_null_in_sql_and_infinity_is_not(unusual):
+    with merlin.open_shards(unusual) as ens:
+        assert ens.query("energy > 2").sample_id.tolist() == [2, 4]
+        assert ens.query("energy is null").sample_id.tolist() == [1]
+        assert ens.query_table("select count(energy), max(energy)").rows == [(4, float("inf"))]
+
+
+def test_the_command_writes_infinity_and_null(unusual):
+    sql = "select energy, [energy, 'nan'::double] as pair order by row"
+    done = run_merlin("shards", "query", unusual, sql, "--sql", "--json")
+    rows = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert [row["energy"] for row in rows] == [1.0, None, "inf", "-inf", 3.0]
+    assert rows[2]["pair"] == ["inf", "nan"]
+    done = run_merlin("shards", "query", unusual, "select energy order by row", "--sql", "--csv")
+    assert done.stdout.splitlines()[1:] == ["1.0", '""', "inf", "-inf", "3.0"]
 
 
 # names

@@ -17,7 +17,7 @@ from reading_data import NUM, PRESENT, make_reading_study
 from shard_study import make_study, values_of
 
 import merlin
-from merlin.errors import NotADataSetError, ShardError
+from merlin.errors import NotADataSetError, ShardError, UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.counts import counts_of
 
@@ -205,6 +205,12 @@ def test_batches_in_order_cover_every_sample(ens, truth):
     found = list(ens.batches(20, ["energy"]))
     assert [len(batch["energy"]) for batch in found] == [20, 20, 3]
     np.testing.assert_array_equal(np.concatenate([batch["energy"] for batch in found]), truth["energy"])
+
+
+@pytest.mark.parametrize("num", [0, -1, 2.5, None])
+def test_batches_have_at_least_one_sample(ens, num):
+    with pytest.raises(UsageError, match=f"a batch has at least 1 sample, not {num}"):
+        ens.batches(num)
 
 
 def test_iterating_gives_the_samples(ens, truth):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 
 import h5py
 import numpy as np
@@ -322,6 +323,17 @@ def test_merged_statistics_equal_those_of_the_union(values, cut, offset):
         np.testing.assert_allclose(merged.mean, [finite.mean()], rtol=1e-12)
         np.testing.assert_allclose(merged.std, [finite.std()], rtol=1e-6, atol=1e-6)
     assert merge([*parts, None]) is None, "those of a part say nothing about the whole"
+
+
+@pytest.mark.parametrize("reach", [1e155, 1e308])
+def test_statistics_of_values_whose_squares_are_too_large_leave_them_out_in_silence(reach):
+    accumulator = Accumulator((), None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accumulator.add(np.linspace(-1, 1, 20) * reach)
+        found = accumulator.result().to_json()
+    assert (found["count"], found["min"], found["max"]) == ([20], [-reach], [reach])
+    assert found["m2"] == found["std"] == [None]
 
 
 def test_a_sample_stays_in_its_split_when_samples_are_added():

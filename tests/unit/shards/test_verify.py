@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -181,6 +183,17 @@ def test_a_missing_shard_has_lost_all_its_samples(data, quick):
     found = only(verify(data, quick=quick))
     assert (found.kind, found.file) == ("missing file", "shard_00001.h5")
     assert numbers(found.lost) == numbers(found.samples) == [r for r in PRESENT if 20 <= r < 40]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_in_place_of_a_shard_is_one_more_damage(data, quick, make):
+    (data / "shard_00001.h5").unlink()
+    make(data / "shard_00001.h5")
+    (data / "shard_00000.json").unlink()
+    report = verify(data, quick=quick)
+    assert kinds(report) == {("missing file", "shard_00000.json"), ("missing file", "shard_00001.h5")}
+    assert numbers(report.problems[-1].lost) == [r for r in PRESENT if 20 <= r < 40]
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])

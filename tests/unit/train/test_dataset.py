@@ -201,6 +201,11 @@ def test_fingerprints_tell_samples_apart(ens, data):
         ({"fields": [], "inputs": []}, "nothing of .* is left"),
         ({"fields": ["image", "image"]}, "two parts of a batch would be called 'image'"),
         ({"fields": ["mesh.edges"]}, "edges of 'mesh' count nodes"),
+        (
+            {"stack_scalars": ["energy", "image"]},
+            "no scalar 'image' among the fields chosen; there are: energy",
+        ),
+        ({"fields": ["image"], "stack_scalars": ["energy"]}, "no scalar 'energy' .*there are: none"),
     ],
 )
 def test_what_makes_no_sense_is_refused(ens, arguments, message):

@@ -225,9 +225,12 @@ def test_arguments_that_contradict_each_other_are_refused(dataset):
         ({"rank": 2, "world_size": 2}, "rank 2 of 2"),
         ({"prefetch": -1}, "prefetch -1"),
         ({"drop_last": True, "pad_last": True}, "not both"),
+        ({"batch_size": 2.5}, "batch_size has to be a whole number, not 2.5"),
+        ({"batch_size": "8"}, "batch_size has to be a whole number, not '8'"),
+        ({"seed": None}, "seed has to be a whole number, not None"),
     ]:
         with pytest.raises(UsageError, match=message):
-            ShardLoader(dataset, 4, **arguments)
+            ShardLoader(dataset, **{"batch_size": 4, **arguments})
 
 
 # ends
