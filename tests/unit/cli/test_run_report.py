@@ -28,4 +28,4 @@ def test_a_filter_that_lets_nothing_pass_is_told(
     counts: dict[str, int], is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     show_report(report(**counts))
-    assert ("merlin run SPEC --update /w" in capsys.readouterr().out) == is_told
+    assert ("its filter (valid) let no sample pass" in capsys.readouterr().out) == is_told
