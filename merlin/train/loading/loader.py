@@ -82,9 +82,7 @@ class ShardLoader:
         copy: bool = False,
         with_index: bool = False,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("seed", seed)):
-            if not isinstance(value, int | np.integer):
-                raise UsageError(f"{name} has to be a whole number, not {value!r}")
+        _require_whole(batch_size=batch_size, seed=seed)
         rank, world_size = _place(rank, world_size)
         if not 0 <= rank < world_size or prefetch < 0 or num_workers < 0:
             raise UsageError(f"rank {rank} of {world_size}, prefetch {prefetch}, num_workers {num_workers}?")
@@ -234,6 +232,13 @@ class _EpochBatches(Iterator[Batch]):
     def close(self) -> None:
         self._ended = True
         self._producer.close()
+
+
+def _require_whole(**arguments: object) -> None:
+    """Raise UsageError for an argument that is no whole number."""
+    for name, value in arguments.items():
+        if not isinstance(value, int | np.integer):
+            raise UsageError(f"{name} has to be a whole number, not {value!r}")
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

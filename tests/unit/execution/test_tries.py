@@ -207,7 +207,7 @@ def test_a_mark_that_is_a_link_is_replaced_and_its_target_kept(make: Any) -> Non
 def test_a_pipe_is_no_output(make: Any) -> None:
     bench = make(step("s", 1, command="mkfifo y.json\n", feeds=("a",)), packing("y.json"))
     assert bench.run(0, 1).runs == ((0, 1, FAILED),)
-    assert "found none" in bench.failures()[0].cause
+    assert "found what is no regular file" in bench.failures()[0].cause
 
 
 def test_a_task_out_of_time_has_not_chosen_how_it_ends(make: Any, fresh: bool) -> None:
