@@ -34,6 +34,7 @@ def run_to_end(workspace: Workspace, options: RunOptions) -> dict[str, Any]:
     try:
         with choose_display() as display:
             summary = run_embedded(workspace, options, display)
+        workspace.require_there()
     except ExecutionError:
         remark(f"resume with: {command_line('restart', workspace.path)}")
         raise

@@ -106,7 +106,8 @@ def _is_anybody_there() -> bool:
 
 
 def _jobs(workspace: Workspace, steps: Collection[str]) -> list[str]:
-    """A line for each step (of those chosen) with batch jobs of its own."""
+    """A line for each step (of those chosen) with batch jobs of its own. Raises WorkspaceError if the study is gone."""
+    workspace.require_there()
     chosen = {i.id for i in workspace.plan.instances if not steps or i.step in steps}
     return [str(counts) for counts in count_jobs(all_jobs(workspace)) if counts.instance in chosen]
 

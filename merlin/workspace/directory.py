@@ -106,6 +106,14 @@ class Workspace:
         assert info is not None
         return SameSamples(self.path / info.file, info)
 
+    def require_there(self) -> None:
+        """Raise WorkspaceError if the directory was removed or moved since it was opened."""
+        if not (self.info / PLAN_NAME).is_file():
+            raise WorkspaceError(
+                f"{self.path} was removed or moved while its study ran: what was recorded is gone with it, and tasks "
+                "that ended later have left their files in a new directory of that name"
+            )
+
     def spec_copy(self) -> bytes:
         """The spec that the study was made of, as its author wrote it; b"" if there is no copy. Raises OSError."""
         found = sorted(self.info.glob("*.orig.yaml"))

@@ -294,3 +294,20 @@ def test_the_schema_accepts_the_specs_that_are_shipped(tmp_path: Path) -> None:
     schema = json.loads(merlin("schema", cwd=tmp_path).stdout)
     for path in sorted((Path(__file__).resolve().parents[2] / "specs").glob("*/*.yaml")):
         jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+
+
+def test_a_run_whose_workspace_was_moved_says_so_and_fails(tmp_path: Path) -> None:
+    command = "echo >> $(SPECROOT)/begun; until test -e $(SPECROOT)/go; do sleep 0.05; done"
+    (tmp_path / "long.yaml").write_text(
+        f"description: {{name: long, description: d}}\nstudy: [{{name: a, run: {{cmd: '{command}'}}}}]\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "merlin.cli", "run", "long.yaml", "--local", "--json"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as run:  # fmt: skip
+        wait_until((tmp_path / "begun").exists, run)
+        workspace_in(tmp_path).rename(tmp_path / "moved")
+        (tmp_path / "go").touch()
+        out, err = run.communicate()
+    assert (run.returncode, "was removed or moved while its study ran" in err) == (1, True), err
+    assert json.loads(out)["exit_code"] == 1

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -60,7 +61,7 @@ class Terminal:
         os.write(self._fd, keys.encode())
 
 
-def test_a_study_is_watched_from_its_steps_to_a_log_and_left_with_q(tmp_path: Path) -> None:
+def test_a_study_is_watched_from_its_steps_to_a_log_and_left_with_q_or_sigterm(tmp_path: Path) -> None:
     (tmp_path / "demo.yaml").write_text(SPEC)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
     environment |= {"HOME": str(tmp_path), "TERM": "xterm-256color", "NO_COLOR": "1"}
@@ -81,3 +82,10 @@ def test_a_study_is_watched_from_its_steps_to_a_log_and_left_with_q(tmp_path: Pa
     assert terminal.process.returncode == 0
     assert b"Traceback" not in terminal.read()
     assert b"\x1b[?1049l" in terminal.written, "the terminal is as it was before"
+    other = Terminal(command, tmp_path, environment)
+    other.shows("40 planned = 40 ok")
+    other.process.terminate()
+    wait_until(lambda: other.process.poll() is not None, lambda: other.read().decode(errors="replace"))
+    assert other.process.returncode == 128 + signal.SIGTERM
+    other.read()
+    assert b"\x1b[?1049l" in other.written

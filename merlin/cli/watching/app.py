@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
+import sys
+from contextlib import suppress
+from functools import partial
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
@@ -34,6 +39,10 @@ class WatchApp(FollowingApp):
     ]
 
     def on_mount(self) -> None:
+        with suppress(RuntimeError, ValueError):  # only the main thread can handle signals
+            for number in (signal.SIGTERM, signal.SIGHUP):  # leave the terminal as it was
+                end = partial(self.exit, return_code=128 + number)
+                asyncio.get_running_loop().add_signal_handler(number, end)
         if (
             "NO_COLOR" not in os.environ
         ):  # the filter that takes colours away does not know the terminal's own
@@ -60,5 +69,8 @@ class WatchApp(FollowingApp):
 
 
 def watch(view: StudyView) -> None:
-    """Show the study until the user leaves."""
-    WatchApp(view).run()
+    """Show the study until the user leaves; after SIGTERM and SIGHUP, end with the shell's code for them."""
+    app = WatchApp(view)
+    app.run()
+    if app.return_code:
+        sys.exit(app.return_code)
