@@ -39,7 +39,7 @@ def list_workers(spec: Path | None, queues: Sequence[str], patterns: Sequence[st
     silent = [worker for worker in known if not worker.is_alive]
     for worker in silent[:MAX_SILENT]:
         remark(
-            f"{_named(worker)} has been silent for {duration(worker.age_s)}; what it ran runs elsewhere soon"
+            f"{_named(worker)} has been silent for {duration(worker.age_s)}; other workers get what it had not ended"
         )
     if len(silent) > MAX_SILENT:
         remark(f"and {len(silent) - MAX_SILENT:,} more are silent")
