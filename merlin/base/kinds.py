@@ -49,16 +49,8 @@ _ROLES = (
 )
 KINDS = {kind.name: kind for kind in _KINDS}
 ROLES = {role.name: role for role in _ROLES}
-OUTPUT_SUFFIXES = (
-    ".json",
-    ".npy",
-    ".npz",
-    ".csv",
-    ".tab",
-    ".tsv",
-    ".h5",
-    ".hdf5",
-)  # of files that hold values of fields
+# of files that hold values of fields
+OUTPUT_SUFFIXES = (*(".json", ".npy", ".npz"), *(".csv", ".tab", ".tsv"), *(".h5", ".hdf5"))
 DTYPES = (
     *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
     *("uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128"),

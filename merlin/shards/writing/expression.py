@@ -3,10 +3,10 @@
 Numbers are computed as float64 or int64, whatever their columns hold. Where an integer of a sample does not fit int64,
 the computation goes on in float64, for this sample alone; uint64 that is only compared or copied stays exact.
 
-What cannot be computed is *undefined*: the
-logarithm of a negative number, the maximum of no items, anything that uses NaN. A comparison with something
-undefined is undefined, too, and ``and``, ``or`` and ``not`` follow the three-valued logic of SQL, so that a condition
-is true only if it is known to be. `isfinite` and `isnan` are always defined. Nothing raises over values.
+What cannot be computed is *undefined*: the logarithm of a negative number, the maximum of no items, anything that uses
+NaN. A comparison with something undefined is undefined, too, and ``and``, ``or`` and ``not`` follow the three-valued
+logic of SQL, so that a condition is true only if it is known to be. `isfinite` and `isnan` are always defined. Nothing
+raises over values.
 
 Results depend on the sample alone, not on the samples beside it. The reductions (sum, max, …) run over all of a
 sample's values.
@@ -70,9 +70,7 @@ class _Value(Struct, frozen=True):
     data: Array
     offsets: Array | None = None
     is_condition: bool = False
-    is_mixed: bool = (
-        False  # the value of the whole expression: int objects of some samples, float objects of others
-    )
+    is_mixed: bool = False  # of the whole expression: int objects of some samples, float objects of others
 
     @property
     def ndim(self) -> int:

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from merlin.base.document.findings import Findings
+from merlin.base.kinds import OUTPUT_SUFFIXES
 from merlin.errors import MerlinError, ShardError
 from merlin.plan.plan import PlannedField
 from merlin.shards.importing.infer import infer_schema
 from merlin.shards.importing.run import import_data
 from merlin.shards.importing.sources import open_source
 from merlin.shards.writing.check import BadOutput
-from merlin.shards.writing.extract import TaskFiles
+from merlin.shards.writing.extract import _OPENERS, TaskFiles
 from merlin.spec.import_schema import parse_import_schema
 
 SECRET = b"root:x:0:0"
@@ -405,3 +406,7 @@ def test_what_an_export_wrote_beside_may_be_anything(tmp_path: Path) -> None:
     for told in ({"columns": 3}, {"columns": [{"name": "y", "units": {}, "axes": 5, "path": [], "kind": 7}]}):
         (tmp_path / "export.json").write_text(json.dumps({"files": [{"file": "a.npz"}], **told}))
         assert "y" in str(infer_schema([tmp_path / "a.npz"]))
+
+
+def test_a_spec_is_checked_for_the_types_of_files_that_can_be_read() -> None:
+    assert {*OUTPUT_SUFFIXES, "regex"} == set(_OPENERS)

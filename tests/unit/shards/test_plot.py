@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from picture_data import FIELDS, NUM, make_data
 from shard_study import make_study
 
@@ -294,29 +295,14 @@ def test_a_notebook_shows_a_summary(ens):
 
 @pytest.mark.parametrize("large", [1e308, 1e280, 1e155, np.inf, np.nan])
 def test_values_that_cannot_be_drawn_are_left_out_and_counted(tmp_path, large):
+    mesh = PlannedField(name="mesh", kind="ragged", ragged=True, graph="mesh")
     fields = (
         PlannedField(name="y", finite=False),
         PlannedField(name="wave", dtype="complex128", finite=False),
         PlannedField(name="curve", kind="series", shape=(4,), finite=False),
         PlannedField(name="image", kind="image", shape=(6, 5), layout="hw", axes=("y", "x"), finite=False),
-        PlannedField(
-            name="mesh.positions",
-            kind="ragged",
-            ragged=True,
-            shape=(3,),
-            graph="mesh",
-            role="positions",
-            finite=False,
-        ),
-        PlannedField(
-            name="mesh.edges",
-            kind="ragged",
-            ragged=True,
-            shape=(2,),
-            dtype="int64",
-            graph="mesh",
-            role="edges",
-        ),
+        replace(mesh, name="mesh.positions", shape=(3,), role="positions", finite=False),
+        replace(mesh, name="mesh.edges", shape=(2,), role="edges", dtype="int64"),
     )
     study = make_study(tmp_path / "w", num=20, fields=fields)
     y = np.resize([large, 1.0, -large, 2.0, 0.0], 20)
