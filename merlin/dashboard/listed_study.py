@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +15,16 @@ from merlin.status.snapshot import is_published, local_activity, read_facts, sna
 from merlin.views.live import JOBS_DIR
 from merlin.views.study_line import SettledLines, StudyLine, stamp_of
 from merlin.views.study_page import StudyPage
-from merlin.workspace.directory import EXTENSIONS_DIR, INFO_DIR, ledgers_in, open_workspace
+from merlin.workspace.directory import (
+    EXTENSIONS_DIR,
+    INFO_DIR,
+    begin_shown,
+    ledgers_in,
+    open_workspace,
+    study_name_of,
+)
 
 READING = "reading"  # the state of a study that was not looked at yet
-_NAME = re.compile(r"(.+)_(\d{8})-(\d{6})")
 
 
 class ListedStudy(StudyLine, frozen=True, kw_only=True):
@@ -29,27 +34,12 @@ class ListedStudy(StudyLine, frozen=True, kw_only=True):
     size_bytes: int | None = None  # of the ledger; None: not known
 
 
-def is_workspace_name(name: str) -> bool:
-    """True if `merlin run` could have given this name to a directory."""
-    return _NAME.fullmatch(name) is not None
-
-
-def when_of(path: Path) -> str:
-    """The time in the name of a workspace, "2026-01-02 03:04:05"; "" if there is none."""
-    name = _NAME.fullmatch(path.name)
-    if name is None:
-        return ""
-    date, clock = name[2], name[3]
-    return f"{date[:4]}-{date[4:6]}-{date[6:]} {clock[:2]}:{clock[2:4]}:{clock[4:]}"
-
-
 def unread(path: Path, id: str) -> ListedStudy:
     """A study of which only the directory is known."""
-    name = _NAME.fullmatch(path.name)
     return ListedStudy(
         id=id,
-        name=name[1] if name else path.name,
-        when=when_of(path),
+        name=study_name_of(path),
+        when=begin_shown(path),
         workspace=str(path),
         state=READING,
     )
@@ -61,7 +51,7 @@ def of_page(path: Path, id: str, page: StudyPage) -> ListedStudy:
     return ListedStudy(
         id=id,
         name=page.name,
-        when=when_of(path),
+        when=begin_shown(path),
         workspace=str(path),
         state=page.state,
         state_reason=page.state_reason,
@@ -118,7 +108,7 @@ def _line_of_files(path: Path) -> StudyLine | None:
     return StudyLine(
         name=snapshot.name,
         workspace=str(path),
-        when=when_of(path),
+        when=begin_shown(path),
         state=snapshot.state,
         **summed([totals]),
         state_reason=snapshot.state_reason,

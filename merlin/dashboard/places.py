@@ -13,13 +13,11 @@ from msgspec import Struct
 from merlin.dashboard.listed_study import (
     EndedStudies,
     ListedStudy,
-    is_workspace_name,
     of_page,
     unread,
-    when_of,
 )
 from merlin.views.study_page import StudyPage, StudyView
-from merlin.workspace.directory import INFO_DIR, PLAN_NAME
+from merlin.workspace.directory import INFO_DIR, begin_of, has_given_name, is_workspace
 
 SETTLED = ("new", "finished", "failed", "stopped")  # states that change only by a new record in the ledger
 JUST_NOW_S = 2.0  # a directory that changed within this time may change again without a new time stamp
@@ -63,7 +61,7 @@ class Place:
 
     def find(self) -> list[Path]:
         """The workspaces that are there now; the directory is read only if it changed."""
-        found = [path for path in self._named if _is_workspace(path)]
+        found = [path for path in self._named if is_workspace(path)]
         if self.root is not None:
             found += [self.root / name for name in self._find_names(self.root)]
         return found
@@ -73,15 +71,16 @@ class Place:
             changed = root.stat()
             if changed.st_mtime_ns == self._mark:
                 return self._names
-            entries = {entry.name for entry in os.scandir(root) if is_workspace_name(entry.name)}
+            entries = [entry.name for entry in os.scandir(root) if entry.is_dir()]
         except OSError as error:
             self.problem, self._names, self._mark = f"{root}: {error.strerror}", [], -1
             return []
         self.problem = ""
         before = set(self._names)
-        self._names = [name for name in entries if name in before or _is_workspace(root / name)]
+        self._names = [name for name in entries if name in before or is_workspace(root / name)]
         # read the directory again if a study in it is still being prepared, or if it has changed just now
-        is_sure = len(self._names) == len(entries) and time.time() - changed.st_mtime > JUST_NOW_S
+        is_prepared = any(has_given_name(root / name) for name in set(entries).difference(self._names))
+        is_sure = not is_prepared and time.time() - changed.st_mtime > JUST_NOW_S
         self._mark = changed.st_mtime_ns if is_sure else -1
         return self._names
 
@@ -98,7 +97,7 @@ class Place:
         ended = EndedStudies()
         marks = {path: _ledger_mark(path) for path in ids}
         due = [path for path in ids if (known := self._known.get(path)) is None or known.is_due(marks[path])]
-        for path in sorted(due, key=when_of, reverse=True):
+        for path in sorted(due, key=begin_of, reverse=True):
             self._known[path] = self._look(path, ids[path], marks[path], known_page(path), ended)
             if time.monotonic() - saved > SAVE_S:
                 ended.save()
@@ -144,10 +143,6 @@ class Place:
     def pages(self) -> list[StudyPage]:
         """The pages of the studies that are not settled; any thread may ask."""
         return [known.page for known in list(self._known.values()) if known.page is not None]
-
-
-def _is_workspace(path: Path) -> bool:
-    return (path / INFO_DIR / PLAN_NAME).is_file()
 
 
 def _ledger_mark(path: Path) -> tuple[int, ...]:

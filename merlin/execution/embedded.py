@@ -13,6 +13,7 @@ from merlin.batch.here import client_here, find_end
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
+from merlin.execution.fork_server import ForkServers
 from merlin.execution.interrupts import Interrupts, caught_signals
 from merlin.execution.job_schedulers import require_schedulers
 from merlin.execution.notices import Notices, recorder
@@ -88,6 +89,9 @@ class _Run:
             lambda note: self.observer.note(note),
         )
         self._failure = ""  # why the run itself broke
+        self._servers: ForkServers | None = None
+        if workspace.plan.has_functions and self._num_workers > 1:
+            self._servers = ForkServers(self._num_threads)
         self._workers: list[WorkerProcess] = []
         self._num_started = 0
         self._num_failed_starts = 0
@@ -104,9 +108,14 @@ class _Run:
     # ------------------------------------------------------------------- loop
 
     def run(self) -> RunSummary:
-        for _ in range(self._num_workers):
-            self._start_worker()  # they load while the ledger is read
+        # either loads while the ledger is read
+        if self._servers is None:
+            self._start_workers()
+        else:
+            self._servers.of(self._workspace.plan)
         self._conductor.open(self._options, self._num_workers)
+        if self._servers is not None:
+            self._start_workers()
         self._scheduler = self._conductor.scheduler
         require_schedulers(self._scheduler)
         self._jobs.adopt_all(self._scheduler)
@@ -242,6 +251,10 @@ class _Run:
             self.observer.note(note)
         self._announce_stop()
 
+    def _start_workers(self) -> None:
+        for _ in range(self._num_workers):
+            self._start_worker()
+
     def _start_worker(self) -> WorkerProcess:
         name = f"w{self._num_started}"
         worker = WorkerProcess(
@@ -250,6 +263,7 @@ class _Run:
             session=self._conductor.session,
             num_threads=self._num_threads,
             may_fork=self._options.may_fork,
+            servers=self._servers,
             ends=self._walltime.ends,
         )
         self._num_started += 1
@@ -408,5 +422,7 @@ class _Run:
             worker.kill()
             worker.process.wait()
             worker.close()
+        if self._servers is not None:
+            self._servers.close()
         self._jobs.close()
         self._selector.close()

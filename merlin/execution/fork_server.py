@@ -1,47 +1,79 @@
-"""A small process that makes worker processes: each is a copy of it, so what they need is loaded once per worker.
+"""A small process that makes worker processes: each is a copy of it, so what they need is loaded once per machine.
 
-The process that starts it may have threads later, and then cannot be copied itself. It asks for one process after
-another over a socket. When that socket closes, the server ends. The processes that it has made know by sockets of
-their own when to end.
+The process that starts it may have threads, and then cannot be copied itself. It asks for one process after another
+over a socket. When that socket closes, the server ends. The processes that it has made know by sockets of their own
+when to end.
+
+Processes that run functions of users are copies of a new Python that has loaded NumPy and our code alone: they begin
+as `python -m merlin.execution.worker` would, and end as any Python does.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, Protocol, Self
 
-from merlin.execution.forked import ForkedProcess, can_fork
+from merlin.execution.forked import ForkedProcess, can_fork, start_copy
 from merlin.execution.waiting import is_readable
+from merlin.plan.plan import Plan
 
 MAX_BYTES = 65_536  # of a message
 # a terminal or a scheduler sends them to all processes at once; what follows is decided by the process that asks
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
+class _Process(Protocol):
+    @property
+    def pid(self) -> int: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
 class ForkServer:
     """The server, as the process that started it uses it. Threads may share it."""
 
-    def __init__(self, num_threads: int) -> None:
-        """Load what worker processes need, and start the server. Raises OSError if the machine cannot start it.
-
-        `num_threads` is for the numerical libraries in each worker process.
-        """
-        from merlin.execution import runner, worker
-
-        worker.load_numpy(num_threads)
-        assert runner
+    def __init__(self, start: Callable[[int], _Process]) -> None:
+        """Start the process of the server, which gets the descriptor of its socket. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket, self._lock, self._is_dead = ours, threading.Lock(), False
+        self._socket, self._lock, self.is_dead = ours, threading.Lock(), False
         with theirs:
-            self._process = ForkedProcess(lambda: _serve(theirs.fileno()), log=2, keep=theirs.fileno())
+            self._process = start(theirs.fileno())
+
+    @classmethod
+    def copy(cls, num_threads: int) -> Self:
+        """A copy of this process, for workers without functions of users; loads here what they need.
+
+        `num_threads` is for the numerical libraries in each worker process. Raises OSError if the machine cannot
+        start it.
+        """
+        _load(num_threads)
+        return cls(lambda fd: start_copy(lambda: _serve_on(fd), log=2, keep=fd))
+
+    @classmethod
+    def new(cls, num_threads: int) -> Self:
+        """A new Python, for workers that run functions of users. Raises OSError if the machine cannot start it."""
+        command = [sys.executable, "-P", "-m", "merlin.execution.fork_server"]
+
+        def start(fd: int) -> _Process:
+            return subprocess.Popen(
+                [*command, str(fd), str(num_threads)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[fd],
+                start_new_session=True,
+            )
+
+        return cls(start)
 
     def start(self, argv: Sequence[str], fd: int, log: int) -> ServedProcess | None:
         """Start a worker process with the socket `fd`, and its output in `log`.
@@ -49,7 +81,7 @@ class ForkServer:
         None if the server has died before, or the machine cannot make a copy. Raises OSError if it is not known whether
         the process has started, so that nobody starts a second one with this socket.
         """
-        if self._is_dead:
+        if self.is_dead:
             return None
         pid = self._ask({"argv": list(argv)}, [fd, log]).get("pid")
         return None if pid is None else ServedProcess(self, pid)
@@ -64,10 +96,10 @@ class ForkServer:
                 socket.send_fds(self._socket, [json.dumps(message).encode()], fds)
                 if answer := self._socket.recv(MAX_BYTES):
                     return dict(json.loads(answer))
-                raise ConnectionError("the server of worker processes has ended")
-            except OSError:
-                self._is_dead = True
-                raise
+                raise ConnectionError("it has closed its socket")
+            except OSError as error:
+                self.is_dead = True
+                raise OSError(f"the process that makes worker processes has ended: {error}") from error
 
     def close(self) -> None:
         """End the server. The processes that it has made go on."""
@@ -76,14 +108,33 @@ class ForkServer:
             self._process.wait(1.0)
 
 
-def fork_server(num_threads: int) -> ForkServer | None:
-    """A server, or None where copies of this process are not safe or the machine cannot start one."""
-    if not can_fork():
+class ForkServers:
+    """The servers of a pool of worker processes. Threads may share it."""
+
+    def __init__(self, num_threads: int, *, may_copy: bool = False) -> None:
+        """With `may_copy`, workers without functions are copies of this process, where that is safe."""
+        self._num_threads, self._lock = num_threads, threading.Lock()
+        self._copy: ForkServer | None = None
+        self._new: ForkServer | None = None
+        if may_copy and can_fork():
+            with suppress(OSError):
+                self._copy = ForkServer.copy(num_threads)
+
+    def of(self, plan: Plan) -> ForkServer | None:
+        """The server for workers of this plan. None if there is none, or the machine cannot start one."""
+        if not plan.has_functions:
+            return self._copy
+        with self._lock, suppress(OSError):
+            if self._new is None or self._new.is_dead:
+                self._new = ForkServer.new(self._num_threads)
+            return self._new
         return None
-    try:
-        return ForkServer(num_threads)
-    except OSError:
-        return None
+
+    def close(self) -> None:
+        """End the servers. The processes that they have made go on."""
+        for server in (self._copy, self._new):
+            if server is not None:
+                server.close()
 
 
 class ServedProcess:
@@ -126,38 +177,72 @@ class ServedProcess:
             )  # what ended the server, such as a lack of memory, has ended it, too
 
 
-def _serve(fd: int) -> int:
-    """Start processes until the other side closes the socket. Returns the exit code."""
+def _load(num_threads: int) -> None:
+    """Load what worker processes need."""
+    from merlin.execution import runner, worker
+
+    worker.load_numpy(num_threads)
+    assert runner
+
+
+def _serve_on(fd: int) -> int:
+    """Be a server, or a process that a server has made; returns its exit code."""
+    gc.freeze()  # looking for garbage in this memory would copy it
+    run = _serve(fd)
+    return 0 if run is None else run()
+
+
+def _serve(fd: int) -> Callable[[], int] | None:
+    """Start processes until the other side closes the socket, then return None.
+
+    In each process that was made it returns what that process has to run.
+    """
     for number in _NOT_OURS:
         signal.signal(number, lambda *_: None)  # a handler, not SIG_IGN: the copies must not inherit it
     made: dict[int, ForkedProcess] = {}
-    with socket.socket(fileno=fd) as asker:
-        while True:
-            text, fds, _, _ = socket.recv_fds(asker, MAX_BYTES, 2)
-            if not text:
-                return 0
-            message = json.loads(text)
-            try:
-                answer = (
-                    _start(message["argv"], fds, made)
-                    if "argv" in message
-                    else {"code": made.pop(message["ended"]).wait()}
-                )
-            finally:
-                for received in fds:
-                    os.close(received)
-            with suppress(BrokenPipeError):
-                asker.send(json.dumps(answer).encode())
+    asker = socket.socket(fileno=fd)
+    while True:
+        text, fds, _, _ = socket.recv_fds(asker, MAX_BYTES, 2)
+        if not text:
+            return None
+        message, answer = json.loads(text), dict[str, int]()
+        if "argv" in message:
+            channel, log = fds
+            with suppress(OSError):
+                process = ForkedProcess.fork(log=log, keep=channel)
+                if process is None:
+                    asker.detach()  # it was closed
+                    return partial(_work, [*message["argv"], "--fd", str(channel)])
+                made[process.pid] = process
+                answer = {"pid": process.pid}
+        else:
+            answer = {"code": made.pop(message["ended"]).wait()}
+        for received in fds:
+            os.close(received)
+        with suppress(BrokenPipeError):
+            asker.send(json.dumps(answer).encode())
 
 
-def _start(argv: list[str], fds: list[int], made: dict[int, ForkedProcess]) -> dict[str, int]:
+def _work(argv: list[str]) -> int:
+    """Be a worker process."""
+    import numpy as np
+
     from merlin.execution import worker
 
-    channel, log = fds
-    argv = [*argv, "--fd", str(channel)]
-    try:
-        process = ForkedProcess(lambda: worker.main(argv), log=log, keep=channel)
-    except OSError:
-        return {}
-    made[process.pid] = process
-    return {"pid": process.pid}
+    np.random.seed()  # else functions that use the global generator would draw the same numbers in all copies
+    return worker.main(argv)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Be the server, in a new Python: `python -m merlin.execution.fork_server SOCKET THREADS`."""
+    fd, num_threads = map(int, argv)
+    os.set_inheritable(fd, False)
+    signal.signal(
+        signal.SIGCHLD, signal.SIG_DFL
+    )  # a program that ignores it hands that on, and exit codes are lost
+    _load(num_threads)
+    return _serve_on(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Worker processes that begin as copies of the command, which has already loaded the modules that they need.
+"""Worker processes that begin as copies of a process that has already loaded the modules that they need.
 
 A new Python process that imports the same modules costs a tenth of a second of a core per worker.
 """
@@ -12,6 +12,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from typing import NoReturn, Self
 
 from merlin.execution.waiting import is_readable
 
@@ -30,27 +31,43 @@ def can_fork() -> bool:
     return threading.active_count() == 1 and not any(name in sys.modules for name in _NOT_TO_BE_COPIED)
 
 
+def start_copy(main: Callable[[], int], *, log: int, keep: int) -> ForkedProcess:
+    """Start a copy of this process that runs `main`; see `ForkedProcess.fork`."""
+    process = ForkedProcess.fork(log=log, keep=keep)
+    if process is None:
+        _run(main)
+    return process
+
+
 class ForkedProcess:
-    """A copy of this process that leads a session and runs `main`. It can be used as a `subprocess.Popen`."""
+    """A copy of this process that leads a session. It can be used as a `subprocess.Popen`."""
 
-    def __init__(self, main: Callable[[], int], *, log: int, keep: int) -> None:
-        """Start it with its output in the descriptor `log`. Of all other descriptors only `keep` stays open.
-
-        Raises OSError if the machine cannot start it.
-        """
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
+
+    @classmethod
+    def fork(cls, *, log: int, keep: int) -> Self | None:
+        """Make a copy with its output in the descriptor `log`. Of all other descriptors only `keep` stays open.
+
+        Returns None in the copy, which has the session, signals and descriptors of a new process. Raises OSError if
+        the machine cannot start it.
+        """
         begun, begin = os.pipe()
         try:
-            try:
-                self.pid = os.fork()
-                if self.pid == 0:
-                    _run_copy(main, log, keep)
-            finally:
-                os.close(begin)
-            # ends when the copy has closed the rest: now it leads its session, and the session can be killed
-            os.read(begun, 1)
-        finally:
+            pid = os.fork()
+        except OSError:
             os.close(begun)
+            os.close(begin)
+            raise
+        if pid == 0:
+            _become_new(log, keep)  # closes the pipe, too
+            return None
+        os.close(begin)
+        # ends when the copy has closed the rest: now it leads its session, and the session can be killed
+        os.read(begun, 1)
+        os.close(begun)
+        return cls(pid)
 
     def poll(self) -> int | None:
         return self._reap(os.WNOHANG)
@@ -80,9 +97,8 @@ class ForkedProcess:
         return self.returncode
 
 
-def _run_copy(main: Callable[[], int], log: int, keep: int) -> None:
-    """Bring the copy into the state of a new process, and run `main`. Never returns."""
-    code = 1
+def _become_new(log: int, keep: int) -> None:
+    """Bring the copy into the state of a new process."""
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
@@ -96,6 +112,15 @@ def _run_copy(main: Callable[[], int], log: int, keep: int) -> None:
         os.closerange(3, keep)
         os.closerange(keep + 1, last + 1)
         sys.stdout = sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
+    except BaseException:  # noqa: BLE001 - nobody above may run in the copy
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _run(main: Callable[[], int]) -> NoReturn:
+    """Run `main` as the whole program of a copy."""
+    code = 1
+    try:
         code = main()
     except BaseException:  # noqa: BLE001 - the outermost frame of a process
         traceback.print_exc()

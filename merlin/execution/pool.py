@@ -12,8 +12,8 @@ from typing import Protocol
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
-from merlin.execution.fork_server import ForkServer
-from merlin.execution.forked import ForkedProcess, can_fork
+from merlin.execution.fork_server import ForkServer, ForkServers
+from merlin.execution.forked import can_fork, start_copy
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
 from merlin.execution.wire import MessageChannel
@@ -51,14 +51,14 @@ class WorkerProcess:
         num_threads: int,
         is_fenced: bool = False,
         may_fork: bool = False,
-        server: ForkServer | None = None,
+        servers: ForkServers | None = None,
         ends: float | None = None,
     ) -> None:
         """Start the process. Raises ExecutionError if the machine cannot start it.
 
-        With `is_fenced` it asks before each commit. If no function of the user runs in it, it is a copy of the
-        `server`, or with `may_fork` of this process if that is safe; `num_threads` has no effect then. It starts no
-        task that would not end before `ends` (epoch seconds).
+        With `is_fenced` it asks before each commit. It is a copy of one of the `servers`, if there is one for its
+        plan; else, with `may_fork` and if no function of the user runs in it, of this process if that is safe;
+        `num_threads` has no effect then. It starts no task that would not end before `ends` (epoch seconds).
         """
         self.name = name
         self.is_ready = False  # it has sent "ready"
@@ -73,8 +73,8 @@ class WorkerProcess:
         except OSError as error:
             raise ExecutionError(f"cannot start a worker process: {error}") from error
         argv = _arguments(workspace, name, session, num_threads, is_fenced=is_fenced, ends=ends)
-        if workspace.plan.has_functions:
-            may_fork, server = False, None
+        server = None if servers is None else servers.of(workspace.plan)
+        may_fork = may_fork and not workspace.plan.has_functions
         try:
             self.log.parent.mkdir(exist_ok=True)
             with self.log.open("ab") as log:
@@ -155,7 +155,7 @@ def _start(
 
         assert runner  # loaded once, before the copies are made
         with suppress(OSError):  # a new Python may need less memory than a copy
-            return ForkedProcess(lambda: worker.main(argv), log=log, keep=fd)
+            return start_copy(lambda: worker.main(argv), log=log, keep=fd)
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "merlin.execution.worker", *argv],
         stdin=subprocess.DEVNULL,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from merlin.base.document.tokens import find_tokens
-from merlin.spec.variables import SAMPLE_TOKENS, mentioned_values, value_variable
+from merlin.spec.variables import uses_samples
 
 if TYPE_CHECKING:
     from merlin.spec.model import Document, Step
@@ -87,19 +87,7 @@ def _is_per_sample(step: Step, labels: Sequence[str] | None) -> bool:
         return False
     if step.run.function is not None:
         return True
-    names, variables = sample_names(labels), set(map(value_variable, labels))
-    return any(
-        any(token.name in names for token in find_tokens(text)) or variables & mentioned_values(text)
-        for text in (step.run.cmd or "", step.run.restart or "")
-    )
-
-
-def sample_names(labels: Sequence[str]) -> Mapping[str, str]:
-    """Every name whose use makes a step per sample, as used in commands, by its spelling in the spec."""
-    names = {label: label for label in labels}
-    for name in SAMPLE_TOKENS:
-        names[name] = names[name.lower()] = name
-    return names
+    return any(uses_samples(text or "", labels) for text in (step.run.cmd, step.run.restart))
 
 
 def _used_parameters(

@@ -16,7 +16,7 @@ from merlin.base.document.tokens import find_tokens, substitute
 from merlin.errors import Diagnostic, ExecutionError, SpecError
 from merlin.plan.aggregates import plan_aggregate
 from merlin.plan.cleanup import wait_before_cleanup
-from merlin.plan.dependencies import Dependency, StepNeeds, analyse, sample_names
+from merlin.plan.dependencies import Dependency, StepNeeds, analyse
 from merlin.plan.growing import Extends, continued, settled_steps
 from merlin.plan.job_policy import job_policy, job_request, task_server_keys
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
@@ -32,6 +32,7 @@ from merlin.plan.plan import (
 )
 from merlin.plan.step_resources import step_resources
 from merlin.plan.study_variables import runtime_variables
+from merlin.spec.variables import sample_names
 
 if TYPE_CHECKING:
     from merlin.spec.data_set_blocks import AggregateBlock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -68,6 +68,21 @@ def value_variable(label: str) -> str:
 def mentioned_values(text: str) -> frozenset[str]:
     """The names of such variables in a script, however it uses them."""
     return frozenset(_VALUE_VARIABLE.findall(text)) if VALUE_PREFIX in text else frozenset()
+
+
+def sample_names(labels: Sequence[str]) -> Mapping[str, str]:
+    """Every name whose use makes a step per sample, as used in commands, by its spelling in the spec."""
+    names = {label: label for label in labels}
+    for name in SAMPLE_TOKENS:
+        names[name] = names[name.lower()] = name
+    return names
+
+
+def uses_samples(script: str, labels: Sequence[str]) -> bool:
+    """Whether a script uses a sample, so that its step runs once for each of them."""
+    names, variables = sample_names(labels), set(map(value_variable, labels))
+    is_named = any(token.name in names for token in find_tokens(script))
+    return is_named or bool(variables & mentioned_values(script))
 
 
 def expand_home(text: str) -> str:

@@ -16,11 +16,14 @@ from merlin.views.live import AskServers, live_study
 from merlin.views.study_line import SettledLines, StudyLine, stamp_of
 from merlin.workspace.directory import (
     Workspace,
+    begin_of,
+    begin_shown,
     extension_paths,
     find_workspaces,
     open_workspace,
     output_path,
     shown_together,
+    study_name_of,
     workspaces_in,
 )
 
@@ -28,7 +31,7 @@ from merlin.workspace.directory import (
 def studies_in(*folders: Path, newest: int | None = None) -> list[StudyLine]:
     """The studies whose workspaces lie in the folders, the newest first; a damaged one costs its own line."""
     paths = {path for folder in folders for path in workspaces_in(absolute_path(folder))}
-    found = sorted(paths, key=lambda path: (path.name.rpartition("_")[2], str(path)), reverse=True)
+    found = sorted(paths, key=lambda path: (begin_of(path), str(path)), reverse=True)
     servers, settled = AskServers(), SettledLines(os.environ)
     lines = [_line(path, servers, settled) for path in found[:newest]]
     settled.save()
@@ -46,13 +49,13 @@ def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
         map(is_held, [path, *extension_paths(path)])
     ):
         return line
-    stem, _, digits = path.name.rpartition("_")
-    date, time = digits.split("-")
-    when = f"{date[:4]}-{date[4:6]}-{date[6:]} {time[:2]}:{time[2:4]}:{time[4:]}"
+    when = begin_shown(path)
     try:
         members = [live_study(member, servers) for member in shown_together(open_workspace(path))]
     except MerlinError as error:
-        return StudyLine(name=stem, workspace=str(path), when=when, state="unreadable", problem=str(error))
+        return StudyLine(
+            name=study_name_of(path), workspace=str(path), when=when, state="unreadable", problem=str(error)
+        )
     snapshots = [member.snapshot for member in members]
     state, reason = state_of(snapshots)
     at_work = next((snapshot for snapshot in snapshots if snapshot.state == "running"), None)

@@ -22,10 +22,9 @@ from merlin.views.tally_facts import TallyFacts
 from merlin.views.throughput import ThroughputBars
 from merlin.workspace.directory import (
     EXTENSIONS_DIR,
-    INFO_DIR,
-    PLAN_NAME,
     Workspace,
     extension_name,
+    is_workspace,
     open_workspace,
 )
 
@@ -257,4 +256,4 @@ def _stamp(plan_path: Path) -> tuple[int, int, int] | None:
 
 def _prepared(path: Path) -> Workspace | None:
     """The extension in this directory; None as long as its preparation has not finished."""
-    return open_workspace(path) if (path / INFO_DIR / PLAN_NAME).is_file() else None
+    return open_workspace(path) if is_workspace(path) else None

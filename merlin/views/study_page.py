@@ -38,6 +38,7 @@ from merlin.views.team import team_of
 from merlin.views.throughput import Throughput
 from merlin.views.training_runs import RunLine
 from merlin.views.worker_jobs import JobLine
+from merlin.workspace.directory import study_name_of
 
 StudyState = Literal["new", "running", "stalled", "unknown", "finished", "failed", "stopped", "unreadable"]
 
@@ -230,7 +231,7 @@ def _notes(servers: ServerFacts | None) -> tuple[str, ...]:
 def _unreadable(path: Path, id: str, problem: str, now: float) -> StudyPage:
     return StudyPage(
         id=id,
-        name=path.name.rpartition("_")[0] or path.name,
+        name=study_name_of(path),
         description="",
         workspace=str(path),
         state="unreadable",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +28,7 @@ INFO_DIR = "merlin_info"
 PLAN_NAME = "plan.json"
 EXTENSIONS_DIR = "extensions"
 REVISIONS_DIR = "revisions"
-_TIMESTAMP = re.compile(r"\d{8}-\d{6}")
+_NAME = re.compile(r"(.+)_(\d{8}-\d{6})")  # that `merlin run` gives to a workspace
 
 
 def revision_dir(info: Path, number: int) -> Path:
@@ -194,7 +195,7 @@ def open_workspace(path: str | os.PathLike[str]) -> Workspace:
 
 def _meant(root: Path) -> str:
     """A hint which workspace may have been meant."""
-    above = next((path for path in root.parents if (path / INFO_DIR / PLAN_NAME).is_file()), None)
+    above = next((path for path in root.parents if is_workspace(path)), None)
     if above is not None:
         return f"; the study that it belongs to is {above}"
     inside = workspaces_in(root)
@@ -228,7 +229,7 @@ def extension_paths(root: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     names = sorted((e.name for e in folder.iterdir() if e.name.isdecimal()), key=int)
-    return [folder / name for name in names if (folder / name / INFO_DIR / PLAN_NAME).is_file()]
+    return [folder / name for name in names if is_workspace(folder / name)]
 
 
 def extensions(workspace: Workspace) -> list[Workspace]:
@@ -277,22 +278,16 @@ def find_workspaces(spec: Spec, also_in: Iterable[Path] = ()) -> list[Workspace]
     """
     stem = workspace_stem(spec.document.description.name)
     folders = dict.fromkeys([output_path(spec), *also_in])
-    paths = [path for folder in folders for path in workspaces_in(folder) if _stem_of(path) == stem]
-    return [open_workspace(path) for path in sorted(paths, key=_stamp_of, reverse=True)]
+    paths = [path for folder in folders for path in workspaces_in(folder) if study_name_of(path) == stem]
+    return [open_workspace(path) for path in sorted(paths, key=begin_of, reverse=True)]
 
 
 def workspaces_in(folder: Path) -> list[Path]:
     """The workspaces that lie in a directory, newest first; those whose preparation failed are left out."""
     if not folder.is_dir():
         return []
-    found = [
-        entry
-        for entry in folder.iterdir()
-        if _stem_of(entry)
-        and _TIMESTAMP.fullmatch(_stamp_of(entry))
-        and (entry / INFO_DIR / PLAN_NAME).is_file()
-    ]
-    return sorted(found, key=lambda path: (_stamp_of(path), path.name), reverse=True)
+    found = [entry for entry in folder.iterdir() if is_workspace(entry)]
+    return sorted(found, key=lambda path: (begin_of(path), path.name), reverse=True)
 
 
 def holds_workspaces(path: Path) -> bool:
@@ -300,12 +295,38 @@ def holds_workspaces(path: Path) -> bool:
     return not (path / INFO_DIR).is_dir() and bool(workspaces_in(path))
 
 
-def _stem_of(path: Path) -> str:
-    return path.name.rpartition("_")[0]
+def is_workspace(path: Path) -> bool:
+    """True if a study was prepared in the directory, whatever its name."""
+    return (path / INFO_DIR / PLAN_NAME).is_file()
 
 
-def _stamp_of(path: Path) -> str:
-    return path.name.rpartition("_")[2]
+def has_given_name(path: Path) -> bool:
+    """True if `merlin run` could have given this name to a workspace."""
+    return _NAME.fullmatch(path.name) is not None
+
+
+def study_name_of(path: Path) -> str:
+    """The name of the study by that of its workspace, which may have been renamed."""
+    name = _NAME.fullmatch(path.name)
+    return name[1] if name else path.name
+
+
+def begin_of(path: Path) -> str:
+    """When a study was begun, "20260102-030405": by the name of its workspace, else by the time of its plan.
+
+    "" if that is not there.
+    """
+    if name := _NAME.fullmatch(path.name):
+        return name[2]
+    with suppress(OSError):
+        return time.strftime("%Y%m%d-%H%M%S", time.localtime((path / INFO_DIR / PLAN_NAME).stat().st_mtime))
+    return ""
+
+
+def begin_shown(path: Path) -> str:
+    """The same for people: "2026-01-02 03:04:05"."""
+    begin = begin_of(path)
+    return begin and f"{begin[:4]}-{begin[4:6]}-{begin[6:8]} {begin[9:11]}:{begin[11:13]}:{begin[13:]}"
 
 
 @contextmanager

@@ -28,10 +28,10 @@ def fork_workers() -> None:
     A command whose steps are all of the shell makes copies by itself, if it has none of the libraries that are loaded
     here.
     """
-    from merlin.execution import forked, pool, try_import
+    from merlin.execution import fork_server, forked, pool, try_import
 
     forked._NOT_TO_BE_COPIED = ("mpi4py",)
-    pool.subprocess = try_import.subprocess = _with(Popen=_forked_alone)  # type: ignore[assignment]
+    fork_server.subprocess = pool.subprocess = try_import.subprocess = _with(Popen=_forked_alone)  # type: ignore[assignment]
 
 
 def fork_celery() -> None:

@@ -413,6 +413,20 @@ def test_a_copy_of_a_study_that_workers_run_cannot_act_on_it(home):
     assert home.ask("cancel", study)["survivors"] == 0
 
 
+def test_a_study_whose_workspace_was_deleted_can_be_cancelled(home):
+    study = home.publish()
+    shutil.rmtree(study)
+    hints = {f["component"]: f["hint"] for f in home.ask("doctor", code=None)["findings"]}
+    assert f"merlin cancel {study}" in hints["studies"]
+    home.merlin("run-workers", "two.yaml", "--steps", "sim")
+    assert "workers have no study" in home.merlin("cancel", study.with_name("typo"), code=2).stderr
+    done = home.merlin("cancel", study)
+    assert "after:  nothing runs" in done.stdout
+    assert "have forgotten the study" in done.stdout
+    assert "studies" not in {f["component"] for f in home.ask("doctor")["findings"]}
+    assert "workers have no study" in home.merlin("cancel", study, code=2).stderr
+
+
 def test_a_worker_does_not_obey_commands_that_were_sent_to_a_dead_one_of_its_name(home):
     home.merlin("run-workers", "two.yaml", "--steps", "post")
     (worker,) = home.workers()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+from merlin.base.files import absolute_path
 from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import json_option, steps_option, workspace_argument
+from merlin.cli.completing import values
+from merlin.cli.options import json_option, steps_option
 from merlin.cli.output import flush, print_json, remark
 from merlin.errors import UsageError, command_line
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=ManyCommand)
-@workspace_argument
+@click.argument("workspace", type=click.Path(path_type=Path), shell_complete=values.workspaces)
 @steps_option("--step", "--steps", help="Kill the tasks of these steps only; they count as failed.")
 @json_option
 def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
@@ -29,7 +31,11 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
 
     Shows what ran before and what is left; exits with 1 if anything survives. The workers stay, and what has
     ended stays in the ledger: merlin restart goes on from there.
+
+    A WORKSPACE that was deleted or moved is named by the path that it had.
     """
+    if not workspace.exists():
+        _cancel_removed(workspace, steps, as_json)
     from merlin.api.cancelling import cancel_on_workers
     from merlin.views.live import published_members
 
@@ -39,18 +45,41 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
     num_jobs = sum(report.num_jobs for report in reports)
     before = [chunk for report in reports for chunk in report.before]
     after = [chunk for report in reports for chunk in report.after]
-    code = 1 if after else 0
+    _show(opened.path, before, after, num_jobs, as_json)
+    if not as_json:
+        _conclude(opened, studies, steps, after)
+    sys.exit(1 if after else 0)
+
+
+def _cancel_removed(path: Path, steps: tuple[str, ...], as_json: bool) -> NoReturn:
+    """End what workers have of a workspace that is gone. Raises UsageError if that is nothing."""
+    from merlin.config.load import find_config
+    from merlin.execution.distributed.control import cancel_removed
+
+    config = find_config()
+    if config is None or steps:
+        raise UsageError(f"{path} does not exist")
+    root = absolute_path(path)
+    reports = cancel_removed(root, config)
+    after = [chunk for report in reports for chunk in report.after]
+    _show(root, [chunk for report in reports for chunk in report.before], after, 0, as_json)
+    if not as_json:
+        print(f"workers have forgotten the study of {root}, which does not exist any more")
+    sys.exit(1 if after else 0)
+
+
+def _show(
+    path: Path, before: Sequence[LiveChunk], after: Sequence[LiveChunk], num_jobs: int, as_json: bool
+) -> None:
     if as_json:
         facts = {"before": before, "after": after, "survivors": len(after), "batch_jobs": num_jobs}
-        print_json({"workspace": opened.path, **facts, "exit_code": code})
-    else:
-        if num_jobs:
-            print(f"cancelled {count(num_jobs, 'batch job')}")
-        print(f"before: {_listed(before)}")
-        print(f"after:  {_listed(after)}")
-        flush()
-        _conclude(opened, studies, steps, after)
-    sys.exit(code)
+        print_json({"workspace": path, **facts, "exit_code": 1 if after else 0})
+        return
+    if num_jobs:
+        print(f"cancelled {count(num_jobs, 'batch job')}")
+    print(f"before: {_listed(before)}")
+    print(f"after:  {_listed(after)}")
+    flush()
 
 
 def _open(path: Path) -> Workspace:

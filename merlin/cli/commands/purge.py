@@ -81,8 +81,7 @@ def choose_studies(
     Those of the study in the workspace `path`, with its extensions; for a spec, all of this name.
     """
     if path.is_dir():
-        root = absolute_path(path)
-        of_spec = [s for s in studies if root in (Path(s.workspace), Path(s.workspace).parent.parent)]
+        of_spec = [s for s in studies if s.is_of(absolute_path(path))]
     else:
         of_spec = [s for s in studies if s.name == name]
     return [s for s in of_spec if set(queues) & set(s.queues)]

@@ -29,7 +29,8 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.slots import Slots
 from merlin.execution.distributed.transport import end_wait, use_guarded
-from merlin.execution.fork_server import ForkServer
+from merlin.execution.distributed.worker_pool import num_threads
+from merlin.execution.fork_server import ForkServers
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.walltime import Walltime
 
@@ -85,8 +86,8 @@ def make_app(config: Config) -> Celery:
 class WorkerApp:
     """The application of a worker process and its one engine."""
 
-    def __init__(self, server: ForkServer | None = None) -> None:
-        self._server = server
+    def __init__(self, servers: ForkServers | None = None) -> None:
+        self._servers = servers
         self.config = config = require_config()
         self.refusals, self.slots = Refusals(), Slots()
         use_guarded(self.refusals, self.slots)
@@ -117,6 +118,7 @@ class WorkerApp:
             logging.getLogger(name).setLevel(logging.WARNING)
         queues = list(instance.app.amqp.queues.consume_from or instance.app.amqp.queues)
         self.slots.num = int(instance.concurrency or 1)
+        servers = self._servers or ForkServers(num_threads(self.slots.num))
         here = find_here(os.environ)
         backend = RedisBackend(self.config, make_client(self.config.backend), lease_s=lease_s(), name=sender)
         self.engine = engine = Engine(
@@ -131,7 +133,7 @@ class WorkerApp:
             here=here,
             first_wait_s=first_wait_s(os.environ, is_in_allocation=bool(here.job)),
             slots=self.slots,
-            start_process=partial(WorkerProcess, server=self._server),
+            start_process=partial(WorkerProcess, servers=servers),
         )
         signals.worker_ready.connect(lambda **_: self._start(engine), weak=False)
         signals.worker_shutting_down.connect(lambda **_: self._shut_down(engine), weak=False)

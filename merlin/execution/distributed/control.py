@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -81,9 +82,7 @@ def cancel(
     mailbox = tools.backend.mailbox(study_id)
     instances = _instances(workspace, steps)
     workers = registry.workers(all=True)
-    held = _held(mailbox.offers(), workers, instances, study_id, config)
-    before = _sorted({*held, *running(workers, study_id, instances)})
-    before = [chunk for chunk in before if not _is_dead(chunk.worker, workers)]
+    before = _running_before(mailbox.offers(), workers, study_id, instances, config)
     if steps is None:
         _record_stop(workspace, tools, CANCELLED)
         mailbox.drop()
@@ -97,13 +96,64 @@ def cancel(
     registry.send(
         {*(w.name for w in workers), *(a.worker for a in before)}, "drop", study=study_id, **command
     )
+    after = _wait_for_end(tools, before, study_id, instances, limit_s)
+    return CancelReport(before=before, after=after, num_jobs=num_jobs)
+
+
+def cancel_removed(root: Path, config: Config, *, limit_s: float = CANCEL_S) -> list[CancelReport]:
+    """End the study, and its extensions, of a workspace that was deleted or moved; a report for each.
+
+    Without its workspace no ledger can record the end. Workers would try for ever to open it.
+
+    Raises:
+        ExecutionError: Redis cannot be reached.
+        UsageError: workers have no study of this workspace.
+    """
+    tools = make_tools(config)
+    registry, reports = tools.backend.registry, []
+    studies = [study for study in registry.studies() if study.is_of(root)]
+    if not studies:
+        raise UsageError(f"{root} does not exist, and workers have no study of a workspace of this name")
+    for study in studies:
+        mailbox = tools.backend.mailbox(study.study_id)
+        workers = registry.workers(all=True)
+        before = _running_before(mailbox.offers(), workers, study.study_id, None, config)
+        mailbox.drop()
+        registry.withdraw(study.study_id)
+        registry.send({*(w.name for w in workers), *(a.worker for a in before)}, "drop", study=study.study_id)
+        after = _wait_for_end(tools, before, study.study_id, None, limit_s)
+        reports.append(CancelReport(before=before, after=after))
+    return reports
+
+
+def _running_before(
+    offers: Iterable[Offer],
+    workers: Collection[WorkerInfo],
+    study_id: str,
+    instances: Collection[str] | None,
+    config: Config,
+) -> list[LiveChunk]:
+    """The chunks that run according to leases or workers, but for those of workers that have ended."""
+    held = _held(offers, workers, instances, study_id, config)
+    found = _sorted({*held, *running(workers, study_id, instances)})
+    return [chunk for chunk in found if not _is_dead(chunk.worker, workers)]
+
+
+def _wait_for_end(
+    tools: Tools,
+    before: Collection[LiveChunk],
+    study_id: str,
+    instances: Collection[str] | None,
+    limit_s: float,
+) -> list[LiveChunk]:
+    """Wait until the workers have killed their chunks; returns those that may still run after `limit_s`."""
     dropped = tools.backend.time()
     deadline = time.monotonic() + limit_s
-    while after := _survivors(before, registry.workers(all=True), study_id, instances, dropped):
+    while after := _survivors(before, tools.backend.registry.workers(all=True), study_id, instances, dropped):
         if time.monotonic() > deadline:
             break
         time.sleep(POLL_S)
-    return CancelReport(before=before, after=after, num_jobs=num_jobs)
+    return after
 
 
 def _record_stop(workspace: Workspace, tools: Tools, reason: str) -> None:
@@ -183,20 +233,22 @@ def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterato
         ownership.close()
 
 
-def running(workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str]) -> list[LiveChunk]:
-    """The chunks of some instances of a study that the workers report as running."""
+def running(
+    workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str] | None
+) -> list[LiveChunk]:
+    """The chunks of a study, or of some of its instances, that the workers report as running."""
     return [
         _alive(w.name, w, r)
         for w in workers
         for r in w.running
-        if r.study == study_id and r.instance in instances
+        if r.study == study_id and (instances is None or r.instance in instances)
     ]
 
 
 def _held(
     offers: Iterable[Offer],
     workers: Iterable[WorkerInfo],
-    instances: Collection[str],
+    instances: Collection[str] | None,
     study_id: str,
     config: Config,
 ) -> list[LiveChunk]:
@@ -206,7 +258,7 @@ def _held(
     for offer in offers:
         with suppress(ForgedMessageError):
             chunk = open_chunk(offer.envelope, study_id, offer.lease, config.key)
-            if offer.worker and chunk.instance in instances:
+            if offer.worker and (instances is None or chunk.instance in instances):
                 found.append(_alive(offer.worker, by_name.get(offer.worker), chunk))
     return found
 
@@ -215,7 +267,7 @@ def _survivors(
     before: Iterable[LiveChunk],
     workers: Collection[WorkerInfo],
     study_id: str,
-    instances: Collection[str],
+    instances: Collection[str] | None,
     dropped: float,
 ) -> list[LiveChunk]:
     """The chunks that run, or that ran on workers without a beat since `dropped` (server time)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
@@ -71,6 +72,11 @@ class StudyInfo(Struct, frozen=True, kw_only=True):
     queues: list[str]  # names in the spec
     session: Text
     published: Seconds  # epoch seconds, server time
+
+    def is_of(self, root: Path) -> bool:
+        """Whether it is the study of the workspace `root`, which is absolute, or an extension of that study."""
+        path = Path(self.workspace)
+        return root in (path, path.parent.parent)
 
 
 class OpenWork(Struct, frozen=True, kw_only=True):

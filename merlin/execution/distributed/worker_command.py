@@ -19,7 +19,7 @@ from msgspec import Struct
 from merlin.config.redis_library import load_redis
 from merlin.errors import MerlinError
 from merlin.execution.distributed.worker_pool import num_threads
-from merlin.execution.fork_server import ForkServer, fork_server
+from merlin.execution.fork_server import ForkServers
 
 OURS = ("-A", "merlin", "worker")  # what the command begins with
 _OPTIONS = {"-n": "name", "-Q": "queues", "--pool": "pool", "--concurrency": "concurrency", "-l": "level"}
@@ -46,7 +46,7 @@ def main(argv: Sequence[str], environment: Mapping[str, str] = os.environ) -> No
 
         sys.exit(celery())  # it reads `sys.argv`
     try:
-        _run(options, fork_server(num_threads(options.concurrency)))
+        _run(options, ForkServers(num_threads(options.concurrency), may_copy=True))
     except MerlinError as error:  # no configuration, a key that others can read
         raise SystemExit(f"merlin: error: {error}") from None
 
@@ -72,7 +72,7 @@ def plain_options(argv: Sequence[str], environment: Mapping[str, str]) -> Worker
     )
 
 
-def _run(options: WorkerOptions, server: ForkServer | None) -> NoReturn:
+def _run(options: WorkerOptions, servers: ForkServers) -> NoReturn:
     """Run the worker as `celery.bin.worker` would with these options."""
     load_redis()
     from celery.concurrency.thread import TaskPool
@@ -81,7 +81,7 @@ def _run(options: WorkerOptions, server: ForkServer | None) -> NoReturn:
 
     from merlin.execution.distributed.app import WorkerApp
 
-    worker = WorkerApp(server).celery.Worker(
+    worker = WorkerApp(servers).celery.Worker(
         hostname=host_format(default_nodename(options.name)),
         pool_cls=TaskPool,
         loglevel=mlevel(options.level),
@@ -94,6 +94,5 @@ def _run(options: WorkerOptions, server: ForkServer | None) -> NoReturn:
     worker.start()
     logging.shutdown()
     sys.stdout.flush()
-    if server is not None:
-        server.close()
+    servers.close()
     os._exit(worker.exitcode or 0)  # a normal exit of Python takes longer than the rest of the shutdown

@@ -21,14 +21,14 @@ from merlin.shards.format.rows import RowMap, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info, shard_name
 from merlin.shards.writing.growing import merge, rows_of
 from merlin.shards.writing.manifest import make_part
-from merlin.workspace.directory import INFO_DIR, PLAN_NAME, Workspace, members, open_workspace
+from merlin.workspace.directory import Workspace, is_workspace, members, open_workspace
 
 
 def find_aggregate(directory: Path) -> tuple[Workspace, StepInstance] | None:
     """The workspace above a data set's directory, and the aggregate that it belongs to; None if there is none."""
     directory = absolute_path(directory)
     for parent in directory.parents:
-        if (parent / INFO_DIR / PLAN_NAME).is_file():
+        if is_workspace(parent):
             try:
                 workspace = open_workspace(parent)
             except WorkspaceError:

@@ -12,6 +12,7 @@ from merlin.spec.allocation import allocated, allocations
 from merlin.spec.defaults import BATCH, funnel_base
 
 KINDS = ("cmd", "function", "aggregate")
+MAX_NAME_BYTES = 200  # a file's name has at most 255, and more is added to it
 _TAKEN_NAMES = frozenset({".", "..", "merlin_info"})
 
 
@@ -54,6 +55,11 @@ class StepGraph(Struct, frozen=True):
         """cmd, function or aggregate; "" if the step says none of them."""
         run = self.steps[name].get("run") if name in self.steps else MISSING
         return next((kind for kind in KINDS if run.get(kind).content), "")
+
+    def scripts(self, name: str) -> str:
+        """The text of its cmd and restart, one after the other."""
+        run = self.steps[name].get("run")
+        return "\n".join(run.get(key).text for key in ("cmd", "restart"))
 
     def cycles(self) -> list[tuple[str, ...]]:
         """Circles of steps, each once: ("a", "b", "a") where a depends on b."""
@@ -110,6 +116,11 @@ def _check_name(names: list[Entry], findings: Findings) -> None:
         message = f"{shown(text)} cannot name a step, because the step's directory is called so"
         hint = "use letters, digits, '_', '-' and '.'"
         findings.error(name.place, message, text=text, hint=hint, code="bad-name")
+    if len(text.encode()) > MAX_NAME_BYTES:
+        message = (
+            f"the name of a step has {len(text.encode())} bytes; the step's directory and files are called so"
+        )
+        findings.error(name.place, message, hint=f"{MAX_NAME_BYTES} are allowed", code="bad-name")
     for token in find_tokens(text):
         message = f"the name of a step cannot use $({token.name}), which has no value yet"
         hint = "use a variable of env.variables"

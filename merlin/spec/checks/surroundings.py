@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
 
 from merlin.base.document.findings import Findings, allowed, did_you_mean
@@ -9,6 +10,8 @@ from merlin.base.document.scalars import shown
 from merlin.base.document.tree import Entry
 from merlin.batch.walltime import walltime_seconds
 from merlin.spec.checks.steps import StepGraph
+
+_SHELLS = ("/bin/bash", "/bin/sh", "bash", "sh", "zsh", "/usr/bin/env python3", "python3")
 
 
 def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> None:
@@ -32,6 +35,8 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
         _check_description(described.get("description"), findings)
     for block in (tree.get("batch"), *(s.get("run") for s in study), *(w.get("batch") for w in workers)):
         _check_walltime(block.get("walltime"), findings)
+    for shell in (tree.get("batch", "shell"), *(step.get("run", "shell") for step in study)):
+        _check_shell(shell, findings)
     _check_free_keys("description", tree.get("description"), Description.model_fields, findings)
     _check_free_keys("batch", tree.get("batch"), Batch.model_fields, findings)
     for worker_name, worker in tree.get("merlin", "resources", "workers").mapping.items():
@@ -60,6 +65,15 @@ def _check_walltime(entry: Entry, findings: Findings) -> None:
     except ValueError:
         message = f"walltime {shown(text)} is not a time"
         findings.error(entry.place, message, text=entry.text, hint='write "HH:MM:SS"', code="value")
+
+
+def _check_shell(entry: Entry, findings: Findings) -> None:
+    """Warn about an interpreter that is not here; machines with workers may have it."""
+    program = entry.text.split(maxsplit=1)[0] if entry.text.strip() else ""
+    if program and "$" not in program and shutil.which(program) is None:
+        hint = did_you_mean(program, _SHELLS) or "workers of other machines may have it"
+        message = f"this machine has no program {shown(program)} to run scripts with"
+        findings.warning(entry.place, message, text=entry.text, hint=hint, code="shell")
 
 
 def _check_free_keys(

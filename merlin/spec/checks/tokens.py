@@ -16,7 +16,14 @@ from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import BATCH
 from merlin.spec.expand import Expansion, dependency_entries
 from merlin.spec.quoting import Quoting, Use, is_shell, uses
-from merlin.spec.variables import OUTPUT_PATH, RESERVED, SAMPLE_TOKENS, mentioned_values, value_variable
+from merlin.spec.variables import (
+    OUTPUT_PATH,
+    RESERVED,
+    SAMPLE_TOKENS,
+    mentioned_values,
+    uses_samples,
+    value_variable,
+)
 
 _WORD = re.compile(r"\w+")
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -24,6 +31,7 @@ _OF_AWK = frozenset(
     {"NF", "NR", "FNR", "ARGC", "ARGIND", "RSTART", "RLENGTH"}
 )  # numbers: $(NF) is the last field
 _AWK = re.compile(r"(?<![\w.-])[gmn]?awk\s[^\n;|&]*'[^']*$")
+_FILE = re.compile(r"/[\w-]+\.\w+(?![\w./*?\[{$-])")  # no directory and no pattern
 MAX_PROGRAM = 4000  # characters of a program of awk that are looked at
 MAX_NAMES = 4  # in a hint
 _VARIABLES = (("env", "variables"), ("env", "labels"))
@@ -72,6 +80,13 @@ class Names(Struct, frozen=True, dict=True):
     @cached_property
     def has_samples(self) -> bool:
         return bool(self.expansion.tree.get("merlin", "samples").mapping)
+
+    @cached_property
+    def per_sample(self) -> frozenset[str]:
+        """The steps whose scripts run once for each sample."""
+        graph = self.graph
+        scripts = {name: graph.scripts(name) for name in graph.steps if self.has_samples}
+        return frozenset(name for name, text in scripts.items() if uses_samples(text, self.columns))
 
     @cached_property
     def defined(self) -> frozenset[str]:
@@ -313,14 +328,33 @@ class _Checker(Struct, frozen=True, dict=True):
         step_name = self.names.expansion.tree.get(*path[:2], "name").text
         if used in (step_name, "") or used not in self.names.graph.steps:
             return
+        place = token_place(self.source, entry, name, nth)
         if used not in self.names.graph.ancestors(step_name):
             self.findings.warning(
-                token_place(self.source, entry, name, nth),
+                place,
                 f"step {step_name!r} uses $({name}), but does not wait for {used!r}",
                 text=f"$({name})",
                 hint=f"add {used!r} to depends",
                 code="no-dependency",
             )
+        elif used in self.names.per_sample and path[-1] in SCRIPT_KEYS:
+            self._check_place(step_name, used, entry.text, nth, place)
+
+    def _check_place(self, step: str, used: str, script: str, nth: int, place: Place) -> None:
+        """Warn about $(STEP.workspace)/FILE of a step per sample, each of which has a directory of its own."""
+        name = f"{used}.workspace"
+        token = [token for token in find_tokens(script) if token.name == name][nth]
+        file = _FILE.match(script, token.end)
+        if file is None or f"$({name}){file[0]}" in self.names.graph.scripts(used):
+            return
+        if step in self.names.per_sample:
+            hint = f"did you mean $({name})/$(MERLIN_SAMPLE_PATH){file[0]}?"
+        else:
+            hint = f"all of them are $({name})/$(MERLIN_GLOB_PATH){file[0]}"
+        message = (
+            f"each sample of {used!r} has a directory of its own, and $({name}){file[0]} is in none of them"
+        )
+        self._warn(place, message, f"$({name})", hint)
 
 
 def _is_script(path: Path) -> bool:

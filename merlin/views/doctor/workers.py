@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from merlin import __version__
 from merlin.base.text import count
@@ -31,11 +32,21 @@ def examine_queues(config: Config, studies: Sequence[StudyInfo]) -> Finding:
 def examine_workers(registry: RedisRegistry, studies: Sequence[StudyInfo]) -> Iterator[Finding]:
     """The workers, damage in their register, and messages that they have refused."""
     workers, refused = registry.workers(all=True), registry.counters().get("refused", 0)
+    yield from judge_studies([study.workspace for study in studies])
     yield judge_workers(workers, [study.workspace for study in studies], has_scheduler=bool(installed()))
     if damaged := registry.damage.found:
         yield judge_damage(damaged)
     hint = "messages that were not sealed with your key: somebody else writes to your queues"
     yield warning_if(hint if refused else "", "messages", f"{refused} refused")
+
+
+def judge_studies(workspaces: Sequence[str]) -> Iterator[Finding]:
+    """A warning if workspaces of open studies are gone, although what they lay in can be seen from here."""
+    if gone := [path for path in map(Path, workspaces) if path.parent.is_dir() and not path.exists()]:
+        commands = "; ".join(command_line("cancel", path) for path in gone[:3])
+        hint = f"workers try to open them; if they were deleted or moved: {commands}"
+        shown = ", ".join(f"{str(path)!a}" for path in gone[:3]) + " …" * (len(gone) > 3)
+        yield warning_if(hint, "studies", f"no longer there: {shown}")
 
 
 def judge_damage(found: Mapping[str, str]) -> Finding:

@@ -164,6 +164,14 @@ def test_a_kept_line_counts_only_as_long_as_nothing_happens_to_the_study(here: P
     assert [line.state for line in studies_in(here / "studies")] == ["finished"]
 
 
+def test_a_renamed_workspace_is_listed_too(here: Path) -> None:
+    renamed = make().rename(here / "the good one")
+    assert [(line.name, line.workspace) for line in studies_in(here)] == [("demo", str(renamed))]
+    (renamed / "merlin_info/plan.json").write_text("{")
+    (line,) = studies_in(here)
+    assert (line.name, line.state) == ("the good one", "unreadable")
+
+
 def test_a_damaged_study_costs_its_own_line(here: Path) -> None:
     broken = make("-o", "studies").rename(here / "studies/demo_20200102-030405")
     make("-o", "studies")

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Coroutine
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,15 @@ def test_the_studies_of_a_directory_are_listed_the_newest_first(three: Path) -> 
         "study", "2026-01-03 00:00:00", 20, 19, 1
     )  # fmt: skip
     assert first.size_bytes and first.size_bytes > 100
+
+
+def test_a_study_whose_workspace_was_renamed_is_listed_by_the_time_of_its_plan(three: Path) -> None:
+    renamed = (three / "one_20260101-000000").rename(three / "the good one")
+    when = datetime(2026, 1, 2, 12)
+    os.utime(renamed / "merlin_info/plan.json", (when.timestamp(),) * 2)
+    hub = Hub([three])
+    assert list(run(listed(hub))) == ["two_20260103-000000", "the good one", "three_20260102-000000"]
+    assert hub.listing.seen().studies[1].when == "2026-01-02 12:00:00"
 
 
 def test_a_study_that_cannot_be_read_is_a_line_with_its_problem(three: Path) -> None:

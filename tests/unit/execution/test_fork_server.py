@@ -14,7 +14,7 @@ import pytest
 from study_on_disk import make_workspace
 
 from merlin.errors import ExecutionError
-from merlin.execution.fork_server import ForkServer, ServedProcess
+from merlin.execution.fork_server import ForkServer, ForkServers, ServedProcess
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.waiting import is_readable
 from merlin.plan.plan import StepKind
@@ -23,34 +23,49 @@ from merlin.testing.plans import step
 
 USER = """
 import sys
-from merlin.execution.fork_server import fork_server
-print(fork_server(1)._process.pid, flush=True)
+from merlin.execution.fork_server import ForkServer
+print(ForkServer.copy(1)._process.pid, flush=True)
 sys.stdin.read()
 """
 
 
+MODEL = """
+import atexit, sys
+from pathlib import Path
+import numpy as np
+others = [name for name in ("celery", "click", "h5py", "kombu", "rich", "torch") if name in sys.modules]
+atexit.register(lambda: (FOLDER / "ended").write_text(str(others)))
+def draw(inputs, context):
+    global FOLDER
+    FOLDER = Path(context.workspace).parent
+    (FOLDER / "drawn").write_text(str(np.random.random()))
+    return {"y": inputs["X"]}
+"""
+
+
 @pytest.fixture
-def server() -> Iterator[ForkServer]:
-    made = ForkServer(1)
+def servers() -> Iterator[ForkServers]:
+    made = ForkServers(1)
+    made._copy = ForkServer.copy(1)  # the tests have loaded libraries with which nobody should
     yield made
     made.close()
 
 
-def start(server: ForkServer, root: Path, name: str = "w0", **more: Any) -> WorkerProcess:
+@pytest.fixture
+def server(servers: ForkServers) -> ForkServer:
+    assert servers._copy is not None
+    return servers._copy
+
+
+def start(servers: ForkServers, root: Path, name: str = "w0", **more: Any) -> WorkerProcess:
     root.mkdir(exist_ok=True)
-    workspace = make_workspace(root, step("sim", 3, command="echo $(X) > out.txt", **more))
-    return WorkerProcess(workspace, name, session="", num_threads=1, server=server)
+    more = more or {"command": "echo $(X) > out.txt"}
+    workspace = make_workspace(root, step("sim", 3, **more))
+    return WorkerProcess(workspace, name, session="", num_threads=1, servers=servers)
 
 
-def end(worker: WorkerProcess) -> None:
-    worker.kill()
-    worker.process.wait(60)
-    worker.close()
-
-
-def test_a_copy_runs_tasks_and_ends_when_it_is_asked(server: ForkServer, tmp_path: Path) -> None:
-    worker = start(server, tmp_path / "a")
-    assert isinstance(worker.process, ServedProcess) and worker.process.poll() is None
+def run(worker: WorkerProcess) -> None:
+    """Run its three tasks, and end it."""
     worker.run(Chunk(instance="sim", lo=0, hi=3))
     told: list[str] = []
     while "result" not in told:
@@ -59,12 +74,24 @@ def test_a_copy_runs_tasks_and_ends_when_it_is_asked(server: ForkServer, tmp_pat
     worker.channel.receive(wait=True)
     assert worker.channel.is_closed  # nobody else holds the other end of its socket
     assert worker.process.wait(timeout=60) == 0 and worker.describe_exit() == "exit code 0"
-    assert {path.read_text() for path in (tmp_path / "a").rglob("out.txt")} == {"0.0\n", "1.0\n", "2.0\n"}
     worker.close()
 
 
-def test_a_copy_leads_a_session_with_which_it_is_killed(server: ForkServer, tmp_path: Path) -> None:
-    worker, other = start(server, tmp_path / "a"), start(server, tmp_path / "b")
+def end(worker: WorkerProcess) -> None:
+    worker.kill()
+    worker.process.wait(60)
+    worker.close()
+
+
+def test_a_copy_runs_tasks_and_ends_when_it_is_asked(servers: ForkServers, tmp_path: Path) -> None:
+    worker = start(servers, tmp_path / "a")
+    assert isinstance(worker.process, ServedProcess) and worker.process.poll() is None
+    run(worker)
+    assert {path.read_text() for path in (tmp_path / "a").rglob("out.txt")} == {"0.0\n", "1.0\n", "2.0\n"}
+
+
+def test_a_copy_leads_a_session_with_which_it_is_killed(servers: ForkServers, tmp_path: Path) -> None:
+    worker, other = start(servers, tmp_path / "a"), start(servers, tmp_path / "b")
     assert os.getsid(worker.process.pid) == worker.process.pid
     with pytest.raises(subprocess.TimeoutExpired):
         worker.process.wait(timeout=0)
@@ -75,32 +102,34 @@ def test_a_copy_leads_a_session_with_which_it_is_killed(server: ForkServer, tmp_
     end(other)
 
 
-def test_an_error_of_a_copy_is_in_its_log(server: ForkServer, tmp_path: Path) -> None:
-    worker = start(server, tmp_path / "a")
+def test_an_error_of_a_copy_is_in_its_log(servers: ForkServers, tmp_path: Path) -> None:
+    worker = start(servers, tmp_path / "a")
     worker.channel.sock.sendall(b'{"op": "run"}\n')
     assert worker.process.wait(timeout=60) == 1
     assert "KeyError" in worker.log_tail()
     end(worker)
 
 
-def test_a_signal_to_all_processes_does_not_end_the_server(server: ForkServer, tmp_path: Path) -> None:
+def test_a_signal_to_all_processes_does_not_end_the_server(
+    servers: ForkServers, server: ForkServer, tmp_path: Path
+) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         os.kill(server._process.pid, number)
-    worker = start(server, tmp_path / "a")
+    worker = start(servers, tmp_path / "a")
     assert isinstance(worker.process, ServedProcess)
     end(worker)
 
 
 def test_where_the_server_was_killed_the_next_but_one_is_a_new_python(
-    server: ForkServer, tmp_path: Path
+    servers: ForkServers, server: ForkServer, tmp_path: Path
 ) -> None:
-    before = start(server, tmp_path / "a")
+    before = start(servers, tmp_path / "a")
     server._process.kill()
     server._process.wait()
     assert before.process.poll() is None
     with pytest.raises(ExecutionError):  # it is not known whether this one has begun
-        start(server, tmp_path / "b")
-    worker = start(server, tmp_path / "c")
+        start(servers, tmp_path / "b")
+    worker = start(servers, tmp_path / "c")
     assert isinstance(worker.process, subprocess.Popen)
     end(worker)
     before.kill()
@@ -108,9 +137,31 @@ def test_where_the_server_was_killed_the_next_but_one_is_a_new_python(
     before.close()
 
 
-def test_functions_run_in_a_new_python(server: ForkServer, tmp_path: Path) -> None:
-    worker = start(server, tmp_path / "a", kind=StepKind.FUNCTION, function="math:sqrt")
-    assert isinstance(worker.process, subprocess.Popen)
+def test_functions_run_in_copies_of_a_new_python(servers: ForkServers, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    for name in ("w0", "w1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.py").symlink_to(tmp_path / "model.py")
+        worker = start(servers, tmp_path / name, name, kind=StepKind.FUNCTION, function="model:draw")
+        assert isinstance(worker.process, ServedProcess)
+        assert os.getsid(worker.process.pid) == worker.process.pid
+        run(worker)
+    first, second = ((tmp_path / name / "drawn").read_text() for name in ("w0", "w1"))
+    assert first != second  # the global generators of the copies differ
+    # it ended as a Python does, and has what `python -m merlin.execution.worker` has
+    assert (tmp_path / "w0" / "ended").read_text() == "[]"
+
+
+def test_a_server_of_functions_that_was_killed_is_replaced(servers: ForkServers, tmp_path: Path) -> None:
+    more = {"kind": StepKind.FUNCTION, "function": "math:sqrt"}
+    end(start(servers, tmp_path / "a", **more))
+    assert servers._new is not None
+    os.kill(servers._new._process.pid, signal.SIGKILL)
+    servers._new._process.wait()
+    with pytest.raises(ExecutionError):  # it is not known whether this one has begun
+        start(servers, tmp_path / "b", **more)
+    worker = start(servers, tmp_path / "c", **more)
+    assert isinstance(worker.process, ServedProcess)
     end(worker)
 
 

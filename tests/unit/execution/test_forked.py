@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from merlin.execution import pool
-from merlin.execution.forked import ForkedProcess, can_fork
+from merlin.execution.forked import ForkedProcess, can_fork, start_copy
 
 Start = Callable[[Callable[[int], int]], ForkedProcess]
 
@@ -27,7 +27,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def begin(main: Callable[[int], int]) -> ForkedProcess:
         with (tmp_path / "log").open("ab") as log:
             keep = theirs.fileno()
-            started.append(ForkedProcess(lambda: main(keep), log=log.fileno(), keep=keep))
+            started.append(start_copy(lambda: main(keep), log=log.fileno(), keep=keep))
         return started[-1]
 
     with ours, theirs:
@@ -135,7 +135,7 @@ def test_a_copy_that_cannot_be_made_leaves_nothing_open(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "fork", _refuse_to_fork)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="Cannot allocate memory"):
-        ForkedProcess(lambda: 0, log=1, keep=2)
+        start_copy(lambda: 0, log=1, keep=2)
     assert os.listdir("/proc/self/fd") == before
 
 

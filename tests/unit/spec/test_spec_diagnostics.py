@@ -518,6 +518,59 @@ def test_a_workspace_that_is_not_waited_for_is_a_warning(tmp_path: Path) -> None
     assert (found.severity, found.line, found.code) == ("warning", 4, "no-dependency")
 
 
+def test_a_step_whose_name_no_directory_can_have_is_an_error(tmp_path: Path) -> None:
+    found = only(check(tmp_path, study(f"- {{name: {'é' * 101}, run: {{cmd: x}}}}")))
+    assert (found.severity, found.line, found.code) == ("error", 3, "bad-name")
+    assert "202 bytes" in found.message
+
+
+@pytest.mark.parametrize(
+    ("shell", "hint"), [("/bin/bahs", "'/bin/bash'"), ("/opt/julia -O3", "workers of other machines")]
+)
+def test_an_interpreter_that_is_not_here_is_a_warning(tmp_path: Path, shell: str, hint: str) -> None:
+    for text in (run(f"cmd: x\nshell: {shell}"), run("cmd: x", f"batch: {{shell: {shell}}}\n")):
+        found = only(check(tmp_path, text))
+        assert (found.severity, found.code) == ("warning", "shell")
+        assert hint in found.hint
+
+
+SAMPLES = "merlin: {samples: {file: a.npy, column_labels: [X]}}\n"
+
+
+@pytest.mark.parametrize(
+    ("use", "hint"),
+    [
+        ("cat $(a.workspace)/out.json", "all of them are $(a.workspace)/$(MERLIN_GLOB_PATH)/out.json"),
+        (
+            "ls $(a.workspace); cat $(X) $(a.workspace)/out.json",
+            "did you mean $(a.workspace)/$(MERLIN_SAMPLE_PATH)/out.json?",
+        ),
+    ],
+)
+def test_a_file_beside_the_directories_of_samples_is_a_warning(tmp_path: Path, use: str, hint: str) -> None:
+    text = study(
+        f"- {{name: a, run: {{cmd: echo $(X)}}}}\n- name: b\n  run: {{depends: [a], cmd: '{use}'}}", SAMPLES
+    )
+    found = only(check(tmp_path, text))
+    assert (found.severity, found.hint) == ("warning", hint)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "cat $(a.workspace)/$(MERLIN_SAMPLE_PATH)/out.json",
+        "cat $(a.workspace)/$(MERLIN_GLOB_PATH)/out.json",
+        "cat $(a.workspace)/*.json",
+        "cat $(a.workspace)/out.json/all",
+        "cat $(a.workspace)/shared.json",
+    ],
+)
+def test_other_paths_in_a_step_of_samples_are_none(tmp_path: Path, use: str) -> None:
+    first = "- {name: a, run: {cmd: echo $(X) >> $(a.workspace)/shared.json}}"
+    text = study(f"{first}\n- name: b\n  run: {{depends: [a_*], cmd: {use}}}", SAMPLES)
+    assert check(tmp_path, text) == []
+
+
 def test_an_error_in_an_anchor_is_shown_once_where_it_is_written(tmp_path: Path) -> None:
     text = HEAD + (
         "user:\n  run: &base\n    cmd: echo $(NOPE_A)\n"
