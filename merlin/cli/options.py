@@ -74,6 +74,10 @@ def places_options(what: str) -> Callable[[F], F]:
 
 spec_argument = click.argument("spec", type=EXISTING_FILE, shell_complete=values.specs)
 workspace_argument = click.argument("workspace", type=EXISTING, shell_complete=values.workspaces)
+# also one that does not exist any more
+named_workspace_argument = click.argument(
+    "workspace", type=click.Path(path_type=Path), shell_complete=values.workspaces
+)
 spec_or_workspace_argument = click.argument("spec_or_workspace", type=EXISTING, shell_complete=values.studies)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document on stdout.")
 csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values.")

@@ -12,8 +12,7 @@ import click
 from merlin.base.files import absolute_path
 from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
-from merlin.cli.completing import values
-from merlin.cli.options import json_option, steps_option
+from merlin.cli.options import json_option, named_workspace_argument, steps_option
 from merlin.cli.output import flush, print_json, remark
 from merlin.errors import UsageError, command_line
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=ManyCommand)
-@click.argument("workspace", type=click.Path(path_type=Path), shell_complete=values.workspaces)
+@named_workspace_argument
 @steps_option("--step", "--steps", help="Kill the tasks of these steps only; they count as failed.")
 @json_option
 def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:

@@ -1,12 +1,12 @@
 """Which open studies a purge stops."""
 
-from types import SimpleNamespace
-
 from merlin.cli.commands.purge import choose_studies
+from merlin.execution.distributed.registry import StudyInfo
 
 
 def study(workspace, name="grow", queues=("q",)):
-    return SimpleNamespace(workspace=str(workspace), name=name, queues=queues)
+    facts = {"study_id": "s", "plan": "p", "session": "1", "published": 0.0}
+    return StudyInfo(workspace=str(workspace), name=name, queues=list(queues), **facts)
 
 
 def test_a_workspace_stands_for_the_study_and_its_extensions(tmp_path):
