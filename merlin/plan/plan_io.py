@@ -11,16 +11,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from merlin.base.files import write_text
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import WorkspaceError
 from merlin.plan.plan import FORMAT, VERSION, Plan, Scalar
 
 
 def plan_to_json(plan: Plan) -> str:
-    return (
-        json.dumps({"format": FORMAT, "version": VERSION, **_content(plan)}, indent=1, ensure_ascii=False)
-        + "\n"
-    )
+    content = {"format": FORMAT, "version": VERSION, **_content(plan)}
+    return indented(content, ensure_ascii=False) + "\n"
 
 
 def _content(plan: Plan) -> dict[str, Any]:

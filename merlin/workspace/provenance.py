@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from merlin.base.commands import run_command
 from merlin.base.files import write_text
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import as_kind, indented, to_plain
 from merlin.spec.variables import provenance_stem
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def write_provenance(
     write_text(info / f"{stem}.orig.yaml", spec.text)
     write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
     write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
-    write_text(info / NAME, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+    write_text(info / NAME, indented(about, ensure_ascii=False) + "\n")
 
 
 def find_provenance(folder: Path) -> Provenance:

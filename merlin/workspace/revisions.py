@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from merlin.base.files import file_error, link_or_copy, sync_path, write_text
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import WorkspaceError, command_line
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.plan_io import plan_to_json, read_plan
@@ -239,7 +239,7 @@ def _carry_out(source: Path, target: Path, is_link: bool) -> None:
 
 
 def write_note(study: Workspace, note: RevisionNote) -> None:
-    text = json.dumps({"format": FORMAT, "version": VERSION, **to_plain(note)}, indent=1, ensure_ascii=False)
+    text = indented({"format": FORMAT, "version": VERSION, **to_plain(note)}, ensure_ascii=False)
     write_text(revision_dir(study.info, note.number) / CHANGE_NAME, text + "\n")
 
 

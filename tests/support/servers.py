@@ -123,6 +123,7 @@ class _Server:
 
     name: str
     url: str  # with the password
+    poll_s = 0.02  # between two questions whether it answers
 
     def __init__(self, folder: Path, port: int | None, tls: Authority | None) -> None:
         self.folder = folder / f"{self.name}-{port or 'any'}-{len(list(folder.glob(self.name + '-*')))}"
@@ -173,7 +174,7 @@ class _Server:
                 return self.check()
             except Exception as error:
                 if self._process.poll() is None and time.monotonic() < deadline:
-                    time.sleep(0.02)
+                    time.sleep(self.poll_s)
                     continue
                 tail = self.log.read_text(errors="replace")[-3000:]
                 self.kill9()
@@ -297,6 +298,7 @@ class RabbitServer(_Server):
     """See `rabbitmq_server`."""
 
     name = "rabbitmq"
+    poll_s = 0.2  # it takes seconds to start, and a question takes milliseconds of a core
     user, password, vhost = USER, PASSWORD, VHOST
 
     def __init__(self, folder: Path, tls: Authority | None) -> None:

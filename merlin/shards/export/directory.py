@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.files import TEMPORARY_SUFFIX, write_text
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import ExportedFile
 from merlin.shards.unfinished import UnfinishedDirectory, read_object
@@ -85,7 +85,7 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
             "described_by": described_by,
             "files": to_plain(files),
         }
-        text = json.dumps(body, indent=1)
+        text = indented(body)
         write_text(self.directory / NAME, text)
         self.remove_record()
         return dict(json.loads(text))

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from merlin.base.field import Field
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format import splits
 from merlin.shards.format.counts import MANIFEST_NAME, OUTCOMES, Counts
@@ -214,7 +214,7 @@ def manifest_text(data: DataSet) -> str:
 def sealed(plain: dict[str, Any]) -> str:
     """The text of a manifest: its content, and the digest of that content."""
     body = {"format": FORMAT, "version": VERSION, **plain}
-    return json.dumps({**body, "digest": combine(body)}, indent=1)
+    return indented({**body, "digest": combine(body)})
 
 
 def manifest_path(path: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import ShardError
 from merlin.shards.format.digest import ALGORITHM, combine, digest_bytes
 from merlin.shards.format.rows import Ranges
@@ -101,7 +101,7 @@ class ShardInfo(Struct, frozen=True, kw_only=True):
             "file_digest": self.file_digest,
         }
         body = {**head, **plain}
-        return json.dumps({**body, "digest": combine(body)}, indent=1)
+        return indented({**body, "digest": combine(body)})
 
     @property
     def info_digest(self) -> str:
