@@ -48,7 +48,7 @@ def indented(value: object, *, ensure_ascii: bool = True) -> str:
     text = json.dumps(value, ensure_ascii=ensure_ascii)
     try:
         return msgspec.json.format(text, indent=1)
-    except msgspec.DecodeError:  # NaN and infinity, which only Python writes and reads
+    except (msgspec.DecodeError, UnicodeEncodeError):  # NaN, infinity, names of files that are no text
         return json.dumps(value, indent=1, ensure_ascii=ensure_ascii)
 
 

@@ -27,7 +27,7 @@ from merlin.base.png import png
 
 pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 if CHROMIUM is None and not os.environ.get("CI"):
     pytest.skip("chromium is not installed", allow_module_level=True)
@@ -409,6 +409,25 @@ def _until(page: Page, condition: Any) -> None:
         return bool(condition())
 
     wait_until(is_so)
+
+
+def test_a_page_whose_modules_did_not_arrive_is_loaded_again(browser: Browser, seen: Dashboard) -> None:
+    lost: list[str] = []
+
+    def lose(route: Route) -> None:
+        if len(lost) == 3:
+            route.continue_()
+            return
+        lost.append(route.request.url)
+        route.abort("connectionreset")
+
+    context = browser.new_context()
+    try:
+        context.route("**/base/routes.js", lose)
+        _sign_in(context, seen)
+        assert len(lost) == 3
+    finally:
+        context.close()
 
 
 def test_everything_can_be_reached_by_keys(visit: Visit, studies: Path) -> None:

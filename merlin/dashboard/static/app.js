@@ -63,6 +63,7 @@ function follow(event) {
 }
 
 async function begin() {
+  arrived();
   for (const one of PLACES) one.node = h("a", { href: one.href }, one.words);
   fill(
     document.getElementById("places"),

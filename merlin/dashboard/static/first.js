@@ -1,6 +1,17 @@
 // Runs before the first paint, so that the page never flashes in the wrong colours. A page whose modules did not
-// arrive, because the network changed meanwhile, is loaded again once.
+// arrive, because the network changed meanwhile, is loaded again, a few times.
+const MOST_TIMES = 5;
+const WAIT_MS = 500; // twice as long after each time
 const dark = matchMedia("(prefers-color-scheme: dark)");
+
+/** The modules are here: the next time that they are not, count from the beginning. */
+globalThis.arrived = () => {
+  try {
+    sessionStorage.removeItem("merlin-again");
+  } catch {
+    // a browser that keeps nothing has no count
+  }
+};
 
 /** Light, dark, or as the system has it ("system"); a browser that keeps nothing forgets it. */
 globalThis.theme = {
@@ -14,9 +25,10 @@ dark.addEventListener("change", () => theme.choose(theme.chosen));
 try {
   theme.choose(localStorage.getItem("merlin-theme") ?? "system");
   const again = ({ target }) => {
-    if (target.tagName !== "SCRIPT" || sessionStorage.getItem("merlin-again")) return;
-    sessionStorage.setItem("merlin-again", "yes");
-    setTimeout(() => location.reload(), 500);
+    const times = Number(sessionStorage.getItem("merlin-again"));
+    if (target.tagName !== "SCRIPT" || times >= MOST_TIMES) return;
+    sessionStorage.setItem("merlin-again", times + 1);
+    setTimeout(() => location.reload(), WAIT_MS * 2 ** times);
   };
   addEventListener("error", again, true);
 } catch {

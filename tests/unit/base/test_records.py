@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from merlin.base.records import indented
@@ -20,6 +20,7 @@ VALUES = st.recursive(
 
 @pytest.mark.parametrize("ensure_ascii", [True, False])
 @given(value=VALUES)
+@example(value=["\udcff", float("nan")])
 def test_indented_is_what_python_writes(value: Any, ensure_ascii: bool) -> None:
     assert indented(value, ensure_ascii=ensure_ascii) == json.dumps(
         value, indent=1, ensure_ascii=ensure_ascii
