@@ -29,6 +29,7 @@ from merlin.execution.waiting import is_readable
 from merlin.plan.plan import Plan
 
 MAX_BYTES = 65_536  # of a message
+ANSWER_S = 300.0  # for a server to load its modules, from a slow file system, and to answer; else it counts as dead
 # a terminal or a scheduler sends them to all processes at once; what follows is decided by the process that asks
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -47,6 +48,7 @@ class ForkServer:
         """Start the process of the server, which gets the descriptor of its socket. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket, self._lock, self.is_dead = ours, threading.Lock(), False
+        ours.settimeout(ANSWER_S)
         with theirs:
             self._process = start(theirs.fileno())
 
