@@ -78,6 +78,11 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
 
 
+def was_removed(path: str | os.PathLike[str]) -> bool:
+    """True if nothing is there, although the directory that it lay in can be seen from this machine."""
+    return os.path.isdir(os.path.dirname(path)) and not os.path.lexists(path)  # noqa: PTH112, PTH120 - these never raise
+
+
 def temporary_name(path: Path) -> Path:
     """A name beside `path` that nobody else uses, and that readers ignore."""
     return path.with_name(f"{path.name}.{os.urandom(4).hex()}{TEMPORARY_SUFFIX}")

@@ -71,7 +71,7 @@ class Place:
             changed = root.stat()
             if changed.st_mtime_ns == self._mark:
                 return self._names
-            entries = [entry.name for entry in os.scandir(root) if entry.is_dir()]
+            entries = [entry.name for entry in os.scandir(root)]
         except OSError as error:
             self.problem, self._names, self._mark = f"{root}: {error.strerror}", [], -1
             return []

@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,7 +30,9 @@ from merlin.execution.waiting import is_readable
 from merlin.plan.plan import Plan
 
 MAX_BYTES = 65_536  # of a message
-ANSWER_S = 300.0  # for a server to load its modules, from a slow file system, and to answer; else it counts as dead
+LOADING_S = 5.0  # until then, whoever wants a process waits for a server to load; later it takes a new Python
+ANSWER_S = 10.0  # to make a copy, or to tell an exit code; a server that takes longer counts as dead
+READY, NOT_READY = b"ready", b"not ready"
 # a terminal or a scheduler sends them to all processes at once; what follows is decided by the process that asks
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -37,6 +40,8 @@ _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 class _Process(Protocol):
     @property
     def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
 
     def wait(self, timeout: float | None = None) -> int: ...
 
@@ -47,7 +52,9 @@ class ForkServer:
     def __init__(self, start: Callable[[int], _Process]) -> None:
         """Start the process of the server, which gets the descriptor of its socket. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket, self._lock, self.is_dead = ours, threading.Lock(), False
+        self._socket, self._lock = ours, threading.Lock()
+        self._began = time.monotonic()
+        self.is_dead = self.is_ready = False
         ours.settimeout(ANSWER_S)
         with theirs:
             self._process = start(theirs.fileno())
@@ -60,7 +67,7 @@ class ForkServer:
         start it.
         """
         _load(num_threads)
-        return cls(lambda fd: start_copy(lambda: _serve_on(fd), log=2, keep=fd))
+        return cls(lambda fd: start_copy(lambda: _serve_on(fd, READY), log=2, keep=fd))
 
     @classmethod
     def new(cls, num_threads: int) -> Self:
@@ -77,31 +84,60 @@ class ForkServer:
 
         return cls(start)
 
+    def can_serve(self) -> bool:
+        """Whether it has loaded what processes need; waits for that for `LOADING_S` after its start, and no longer."""
+        with self._lock:
+            if not self.is_ready and not self.is_dead:
+                left_s = max(0.0, self._began + LOADING_S - time.monotonic())
+                if is_readable(self._socket.fileno(), left_s):
+                    with suppress(OSError):
+                        self.is_ready = self._socket.recv(MAX_BYTES) == READY
+                    if not self.is_ready:
+                        self._end()
+            return self.is_ready and not self.is_dead
+
     def start(self, argv: Sequence[str], fd: int, log: int) -> ServedProcess | None:
         """Start a worker process with the socket `fd`, and its output in `log`.
 
-        None if the server has died before, or the machine cannot make a copy. Raises OSError if it is not known whether
+        None if the server cannot serve, or the machine cannot make a copy. Raises OSError if it is not known whether
         the process has started, so that nobody starts a second one with this socket.
         """
-        if self.is_dead:
+        if not self.can_serve():
             return None
-        pid = self._ask({"argv": list(argv)}, [fd, log]).get("pid")
+        answer = self._ask({"argv": list(argv)}, [fd, log])
+        pid = None if answer is None else answer.get("pid")
         return None if pid is None else ServedProcess(self, pid)
 
     def exit_code(self, pid: int) -> int:
         """The exit code of a process that has ended, once. Raises OSError if the server has died."""
-        return int(self._ask({"ended": pid}, [])["code"])
+        answer = self._ask({"ended": pid}, [])
+        if answer is None:
+            raise ConnectionError("the process that made this one has ended")
+        return int(answer["code"])
 
-    def _ask(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def _ask(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any] | None:
+        """The answer; None if the server did not get the question. Raises OSError if it has, and does not answer."""
         with self._lock:
+            if self.is_dead:
+                return None
             try:
                 socket.send_fds(self._socket, [json.dumps(message).encode()], fds)
+            except OSError:
+                self._end()
+                return None
+            try:
                 if answer := self._socket.recv(MAX_BYTES):
                     return dict(json.loads(answer))
                 raise ConnectionError("it has closed its socket")
             except OSError as error:
-                self.is_dead = True
+                self._end()
                 raise OSError(f"the process that makes worker processes has ended: {error}") from error
+
+    def _end(self) -> None:
+        """Make sure that it does nothing any more; answers that come too late would be taken for later ones."""
+        self.is_dead = True
+        self._socket.close()
+        self._process.kill()
 
     def close(self) -> None:
         """End the server. The processes that it has made go on."""
@@ -118,25 +154,44 @@ class ForkServers:
         self._num_threads, self._lock = num_threads, threading.Lock()
         self._copy: ForkServer | None = None
         self._new: ForkServer | None = None
+        self._packages = _times_of_packages()
         if may_copy and can_fork():
             with suppress(OSError):
                 self._copy = ForkServer.copy(num_threads)
 
     def of(self, plan: Plan) -> ForkServer | None:
-        """The server for workers of this plan. None if there is none, or the machine cannot start one."""
+        """The server for workers of this plan, which may still load. None if there is none.
+
+        One that died is replaced, and so is one that has loaded packages which are not the newest any more. One that
+        could not load is not: workers that are new Pythons tell what is wrong.
+        """
         if not plan.has_functions:
             return self._copy
-        with self._lock, suppress(OSError):
-            if self._new is None or self._new.is_dead:
-                self._new = ForkServer.new(self._num_threads)
+        with self._lock:
+            packages = _times_of_packages()
+            old = self._new
+            if old is None or packages != self._packages or (old.is_dead and old.is_ready):
+                if old is not None:
+                    old.close()
+                self._new, self._packages = None, packages
+                with suppress(OSError):
+                    self._new = ForkServer.new(self._num_threads)
             return self._new
-        return None
 
     def close(self) -> None:
         """End the servers. The processes that they have made go on."""
         for server in (self._copy, self._new):
             if server is not None:
                 server.close()
+
+
+def _times_of_packages() -> dict[str, int]:
+    """When something was last installed in each place that Python loads modules from."""
+    times = {}
+    for place in sys.path:
+        with suppress(OSError):
+            times[place] = os.stat(place or ".").st_mtime_ns  # noqa: PTH116 - asked for each process
+    return times
 
 
 class ServedProcess:
@@ -187,14 +242,14 @@ def _load(num_threads: int) -> None:
     assert runner
 
 
-def _serve_on(fd: int) -> int:
+def _serve_on(fd: int, greeting: bytes) -> int:
     """Be a server, or a process that a server has made; returns its exit code."""
     gc.freeze()  # looking for garbage in this memory would copy it
-    run = _serve(fd)
+    run = _serve(fd, greeting)
     return 0 if run is None else run()
 
 
-def _serve(fd: int) -> Callable[[], int] | None:
+def _serve(fd: int, greeting: bytes) -> Callable[[], int] | None:
     """Start processes until the other side closes the socket, then return None.
 
     In each process that was made it returns what that process has to run.
@@ -203,8 +258,13 @@ def _serve(fd: int) -> Callable[[], int] | None:
         signal.signal(number, lambda *_: None)  # a handler, not SIG_IGN: the copies must not inherit it
     made: dict[int, ForkedProcess] = {}
     asker = socket.socket(fileno=fd)
+    with suppress(BrokenPipeError):
+        asker.send(greeting)
     while True:
-        text, fds, _, _ = socket.recv_fds(asker, MAX_BYTES, 2)
+        try:
+            text, fds, _, _ = socket.recv_fds(asker, MAX_BYTES, 2)
+        except ConnectionResetError:  # the other side has closed it, and left the greeting unread
+            return None
         if not text:
             return None
         message, answer = json.loads(text), dict[str, int]()
@@ -227,11 +287,10 @@ def _serve(fd: int) -> Callable[[], int] | None:
 
 def _work(argv: list[str]) -> int:
     """Be a worker process."""
-    import numpy as np
-
     from merlin.execution import worker
 
-    np.random.seed()  # else functions that use the global generator would draw the same numbers in all copies
+    if "numpy.random" in sys.modules:  # else it is loaded when it is used, and is new then
+        sys.modules["numpy.random"].seed()  # or functions would draw the same numbers in all copies
     return worker.main(argv)
 
 
@@ -243,7 +302,9 @@ def main(argv: Sequence[str]) -> int:
         signal.SIGCHLD, signal.SIG_DFL
     )  # a program that ignores it hands that on, and exit codes are lost
     _load(num_threads)
-    return _serve_on(fd)
+    return _serve_on(
+        fd, READY if can_fork() else NOT_READY
+    )  # what the site loads at start-up may have threads
 
 
 if __name__ == "__main__":

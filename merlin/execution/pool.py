@@ -123,7 +123,7 @@ class WorkerProcess:
     def describe_exit(self) -> str:
         """How the process ended: "SIGSEGV", "exit code 1", or the error that it reported. Waits for its end."""
         code = self.process.wait()
-        return signal_name(-code) if code < 0 else self.crash or f"exit code {code}"
+        return self.crash or (signal_name(-code) if code < 0 else f"exit code {code}")
 
     def log_tail(self) -> str:
         """The end of its output to stderr."""

@@ -278,7 +278,12 @@ def find_workspaces(spec: Spec, also_in: Iterable[Path] = ()) -> list[Workspace]
     """
     stem = workspace_stem(spec.document.description.name)
     folders = dict.fromkeys([output_path(spec), *also_in])
-    paths = [path for folder in folders for path in workspaces_in(folder) if study_name_of(path) == stem]
+    paths = [
+        path
+        for folder in folders
+        for path in workspaces_in(folder)
+        if has_given_name(path) and study_name_of(path) == stem
+    ]
     return [open_workspace(path) for path in sorted(paths, key=begin_of, reverse=True)]
 
 
@@ -297,7 +302,7 @@ def holds_workspaces(path: Path) -> bool:
 
 def is_workspace(path: Path) -> bool:
     """True if a study was prepared in the directory, whatever its name."""
-    return (path / INFO_DIR / PLAN_NAME).is_file()
+    return os.path.isfile(path / INFO_DIR / PLAN_NAME)  # noqa: PTH113 - Path.is_file raises where nobody may look
 
 
 def has_given_name(path: Path) -> bool:

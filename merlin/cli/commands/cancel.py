@@ -63,7 +63,9 @@ def _cancel_removed(path: Path, steps: tuple[str, ...], as_json: bool) -> NoRetu
     after = [chunk for report in reports for chunk in report.after]
     _show(root, [chunk for report in reports for chunk in report.before], after, 0, as_json)
     if not as_json:
-        print(f"workers have forgotten the study of {root}, which does not exist any more")
+        print(
+            f"ended the study of {root}, which does not exist any more; batch jobs of its steps, if any, go on"
+        )
     sys.exit(1 if after else 0)
 
 

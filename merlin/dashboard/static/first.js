@@ -25,7 +25,7 @@ dark.addEventListener("change", () => theme.choose(theme.chosen));
 try {
   theme.choose(localStorage.getItem("merlin-theme") ?? "system");
   const again = ({ target }) => {
-    const times = Number(sessionStorage.getItem("merlin-again"));
+    const times = Number(sessionStorage.getItem("merlin-again")) || 0;
     if (target.tagName !== "SCRIPT" || times >= MOST_TIMES) return;
     sessionStorage.setItem("merlin-again", times + 1);
     setTimeout(() => location.reload(), WAIT_MS * 2 ** times);

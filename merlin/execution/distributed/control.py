@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from merlin.base.files import was_removed
 from merlin.base.processes import read_process
 from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError, UsageError
 from merlin.execution.conductor import append_records
@@ -105,15 +106,19 @@ def cancel_removed(root: Path, config: Config, *, limit_s: float = CANCEL_S) -> 
 
     Without its workspace no ledger can record the end. Workers would try for ever to open it.
 
+    Batch jobs of its steps are not looked for: their names were in the workspace.
+
     Raises:
         ExecutionError: Redis cannot be reached.
-        UsageError: workers have no study of this workspace.
+        UsageError: workers have no study of this workspace, or what it lay in cannot be seen from here.
     """
     tools = make_tools(config)
-    registry, reports = tools.backend.registry, []
+    registry, reports = tools.backend.registry, list[CancelReport]()
     studies = [study for study in registry.studies() if study.is_of(root)]
     if not studies:
         raise UsageError(f"{root} does not exist, and workers have no study of a workspace of this name")
+    if not was_removed(root):
+        raise UsageError(f"{root.parent} is not there: cancel {root} on a machine that can see where it lay")
     for study in studies:
         mailbox = tools.backend.mailbox(study.study_id)
         workers = registry.workers(all=True)

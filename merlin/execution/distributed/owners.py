@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Protocol
 
+from merlin.base.files import was_removed
 from merlin.errors import (
     MerlinError,
     OwnershipLostError,
@@ -121,6 +122,9 @@ class Owners:
         for study in self._studies.known():
             if study.id not in found and study.id not in self._known:
                 self._forget(study.id)
+        for info in list(self._known.values()):
+            if info.study_id not in found and was_removed(info.workspace):  # so nobody can publish it again
+                self._known.pop(info.study_id)
         self._known |= found
 
     def _ask_for_ownership(self, info: StudyInfo, now: float) -> None:

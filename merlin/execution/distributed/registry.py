@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from merlin.plan.fit import ONE_CORE, Need
+from merlin.workspace.directory import EXTENSIONS_DIR
 
 BEAT_S = 5.0
 SILENT_S = 20.0  # a worker without a beat for this time is not alive
@@ -76,7 +77,7 @@ class StudyInfo(Struct, frozen=True, kw_only=True):
     def is_of(self, root: Path) -> bool:
         """Whether it is the study of the workspace `root`, which is absolute, or an extension of that study."""
         path = Path(self.workspace)
-        return root in (path, path.parent.parent)
+        return root == path or (root == path.parent.parent and path.parent.name == EXTENSIONS_DIR)
 
 
 class OpenWork(Struct, frozen=True, kw_only=True):

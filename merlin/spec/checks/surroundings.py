@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Collection
 
@@ -69,7 +70,10 @@ def _check_walltime(entry: Entry, findings: Findings) -> None:
 
 def _check_shell(entry: Entry, findings: Findings) -> None:
     """Warn about an interpreter that is not here; machines with workers may have it."""
-    program = entry.text.split(maxsplit=1)[0] if entry.text.strip() else ""
+    try:
+        program = next(iter(shlex.split(entry.text)), "")
+    except ValueError:
+        return
     if program and "$" not in program and shutil.which(program) is None:
         hint = did_you_mean(program, _SHELLS) or "workers of other machines may have it"
         message = f"this machine has no program {shown(program)} to run scripts with"

@@ -120,7 +120,7 @@ class _Checker(Struct, frozen=True, dict=True):
             name = use.token.name
             nth = seen[name] = seen.get(name, -1) + 1
             if name in self.names.defined:
-                self._check_use(name, path, entry, nth)
+                self._check_use(use, path, entry, nth)
             else:
                 self._check_undefined(use, path, token_place(self.source, entry, name, nth))
 
@@ -303,7 +303,8 @@ class _Checker(Struct, frozen=True, dict=True):
             return True
         return owner in self.names.parameters and suffix.isalpha()
 
-    def _check_use(self, name: str, path: Path, entry: Entry, nth: int) -> None:
+    def _check_use(self, use: Use, path: Path, entry: Entry, nth: int) -> None:
+        name = use.token.name
         if name in SAMPLE_TOKENS and not self.names.has_samples:
             self.findings.error(
                 token_place(self.source, entry, name, nth),
@@ -337,23 +338,24 @@ class _Checker(Struct, frozen=True, dict=True):
                 hint=f"add {used!r} to depends",
                 code="no-dependency",
             )
-        elif used in self.names.per_sample and path[-1] in SCRIPT_KEYS:
-            self._check_place(step_name, used, entry.text, nth, place)
+        elif used in self.names.per_sample and path[-1] in SCRIPT_KEYS and use.quoting != "comment":
+            self._check_place(step_name, used, entry.text[use.token.end :], place)
 
-    def _check_place(self, step: str, used: str, script: str, nth: int, place: Place) -> None:
+    def _check_place(self, step: str, used: str, rest: str, place: Place) -> None:
         """Warn about $(STEP.workspace)/FILE of a step per sample, each of which has a directory of its own."""
         name = f"{used}.workspace"
-        token = [token for token in find_tokens(script) if token.name == name][nth]
-        file = _FILE.match(script, token.end)
-        if file is None or f"$({name}){file[0]}" in self.names.graph.scripts(used):
+        file = _FILE.match(rest)
+        if file is None:
+            return
+        graph, path = self.names.graph, f"$({name}){file[0]}"
+        written = re.compile(rf">\s*[\"']?{re.escape(path)}")
+        if path in graph.scripts(used) or any(written.search(graph.scripts(other)) for other in graph.steps):
             return
         if step in self.names.per_sample:
             hint = f"did you mean $({name})/$(MERLIN_SAMPLE_PATH){file[0]}?"
         else:
             hint = f"all of them are $({name})/$(MERLIN_GLOB_PATH){file[0]}"
-        message = (
-            f"each sample of {used!r} has a directory of its own, and $({name}){file[0]} is in none of them"
-        )
+        message = f"each sample of {used!r} has a directory of its own, and {path} is in none of them"
         self._warn(place, message, f"$({name})", hint)
 
 

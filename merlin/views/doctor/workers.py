@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from merlin import __version__
+from merlin.base.files import was_removed
 from merlin.base.text import count
 from merlin.batch.registry import installed
 from merlin.config.model import Config
@@ -42,10 +42,10 @@ def examine_workers(registry: RedisRegistry, studies: Sequence[StudyInfo]) -> It
 
 def judge_studies(workspaces: Sequence[str]) -> Iterator[Finding]:
     """A warning if workspaces of open studies are gone, although what they lay in can be seen from here."""
-    if gone := [path for path in map(Path, workspaces) if path.parent.is_dir() and not path.exists()]:
+    if gone := [path for path in workspaces if was_removed(path)]:
         commands = "; ".join(command_line("cancel", path) for path in gone[:3])
         hint = f"workers try to open them; if they were deleted or moved: {commands}"
-        shown = ", ".join(f"{str(path)!a}" for path in gone[:3]) + " …" * (len(gone) > 3)
+        shown = ", ".join(f"{path!a}" for path in gone[:3]) + " …" * (len(gone) > 3)
         yield warning_if(hint, "studies", f"no longer there: {shown}")
 
 

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from study_on_disk import make_workspace
 
-from merlin.errors import ExecutionError
+from merlin.execution import fork_server
 from merlin.execution.fork_server import ForkServer, ForkServers, ServedProcess
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.waiting import is_readable
-from merlin.plan.plan import StepKind
+from merlin.plan.plan import Plan, StepKind
 from merlin.plan.tasks import Chunk
 from merlin.testing.plans import step
+from merlin.workspace.directory import open_workspace
 
 USER = """
 import sys
@@ -44,7 +45,8 @@ def draw(inputs, context):
 
 
 @pytest.fixture
-def servers() -> Iterator[ForkServers]:
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServers]:
+    monkeypatch.setattr(fork_server, "LOADING_S", 100.0)
     made = ForkServers(1)
     made._copy = ForkServer.copy(1)  # the tests have loaded libraries with which nobody should
     yield made
@@ -75,6 +77,10 @@ def run(worker: WorkerProcess) -> None:
     assert worker.channel.is_closed  # nobody else holds the other end of its socket
     assert worker.process.wait(timeout=60) == 0 and worker.describe_exit() == "exit code 0"
     worker.close()
+
+
+def worker_plan(root: Path) -> Plan:
+    return open_workspace(root / "study_20260101-000000").plan
 
 
 def end(worker: WorkerProcess) -> None:
@@ -120,16 +126,14 @@ def test_a_signal_to_all_processes_does_not_end_the_server(
     end(worker)
 
 
-def test_where_the_server_was_killed_the_next_but_one_is_a_new_python(
+def test_where_the_server_was_killed_the_next_is_a_new_python(
     servers: ForkServers, server: ForkServer, tmp_path: Path
 ) -> None:
     before = start(servers, tmp_path / "a")
     server._process.kill()
     server._process.wait()
     assert before.process.poll() is None
-    with pytest.raises(ExecutionError):  # it is not known whether this one has begun
-        start(servers, tmp_path / "b")
-    worker = start(servers, tmp_path / "c")
+    worker = start(servers, tmp_path / "b")
     assert isinstance(worker.process, subprocess.Popen)
     end(worker)
     before.kill()
@@ -158,11 +162,38 @@ def test_a_server_of_functions_that_was_killed_is_replaced(servers: ForkServers,
     assert servers._new is not None
     os.kill(servers._new._process.pid, signal.SIGKILL)
     servers._new._process.wait()
-    with pytest.raises(ExecutionError):  # it is not known whether this one has begun
-        start(servers, tmp_path / "b", **more)
-    worker = start(servers, tmp_path / "c", **more)
-    assert isinstance(worker.process, ServedProcess)
+    worker, later = start(servers, tmp_path / "b", **more), start(servers, tmp_path / "c", **more)
+    assert isinstance(worker.process, subprocess.Popen)
+    assert isinstance(later.process, ServedProcess)
     end(worker)
+    end(later)
+
+
+def test_a_server_that_cannot_load_leaves_the_work_to_new_pythons(
+    servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "numpy.py").write_text("raise SystemExit(3)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    worker = start(servers, tmp_path / "a", kind=StepKind.FUNCTION, function="math:sqrt")
+    assert isinstance(worker.process, subprocess.Popen)
+    assert worker.process.wait(60) == 3
+    server = servers._new
+    assert server is not None and server.is_dead and servers.of(worker_plan(tmp_path / "a")) is server
+    end(worker)
+
+
+def test_a_server_is_renewed_when_packages_were_installed(
+    servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])
+    more = {"kind": StepKind.FUNCTION, "function": "math:sqrt"}
+    first = start(servers, tmp_path / "a", **more)
+    before = servers._new
+    (tmp_path / "another.pth").write_text("")
+    second = start(servers, tmp_path / "b", **more)
+    assert isinstance(second.process, ServedProcess) and servers._new is not before
+    for worker in (first, second):
+        end(worker)
 
 
 def test_a_server_ends_with_the_process_that_uses_it() -> None:

@@ -525,7 +525,8 @@ def test_a_step_whose_name_no_directory_can_have_is_an_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("shell", "hint"), [("/bin/bahs", "'/bin/bash'"), ("/opt/julia -O3", "workers of other machines")]
+    ("shell", "hint"),
+    [("/bin/bahs", "'/bin/bash'"), ("\"'/opt/my julia' -O3\"", "workers of other machines")],
 )
 def test_an_interpreter_that_is_not_here_is_a_warning(tmp_path: Path, shell: str, hint: str) -> None:
     for text in (run(f"cmd: x\nshell: {shell}"), run("cmd: x", f"batch: {{shell: {shell}}}\n")):
@@ -563,6 +564,8 @@ def test_a_file_beside_the_directories_of_samples_is_a_warning(tmp_path: Path, u
         "cat $(a.workspace)/*.json",
         "cat $(a.workspace)/out.json/all",
         "cat $(a.workspace)/shared.json",
+        "echo > $(a.workspace)/all.csv; cat $(a.workspace)/all.csv",
+        "'echo # $(a.workspace)/out.json'",
     ],
 )
 def test_other_paths_in_a_step_of_samples_are_none(tmp_path: Path, use: str) -> None:
