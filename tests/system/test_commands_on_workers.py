@@ -422,7 +422,7 @@ def test_a_study_whose_workspace_was_deleted_can_be_cancelled(home):
     assert "workers have no study" in home.merlin("cancel", study.with_name("typo"), code=2).stderr
     done = home.merlin("cancel", study)
     assert "after:  nothing runs" in done.stdout
-    assert "have forgotten the study" in done.stdout
+    assert f"ended the study of {study}" in done.stdout
     assert "studies" not in {f["component"] for f in home.ask("doctor")["findings"]}
     assert "workers have no study" in home.merlin("cancel", study, code=2).stderr
 
