@@ -22,6 +22,7 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "json_to_shards": ("throughput:json_to_shards", 10_000),
     "collect_again": ("collecting:collect_again", 10_000),
     "null_function": ("throughput:null_function", 3_000_000),
+    "function_processes": ("starting:function_processes", 16),
     "ledger_of_shell": ("throughput:ledger_of_shell", 10_000),
     "first_sample": ("throughput:first_sample", 1_000_000),
     "plan": ("scale:plan", 100_000_000),
