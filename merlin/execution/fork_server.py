@@ -154,6 +154,7 @@ class ForkServers:
         self._num_threads, self._lock = num_threads, threading.Lock()
         self._copy: ForkServer | None = None
         self._new: ForkServer | None = None
+        self._replaced: list[ForkServer] = []
         self._packages = _times_of_packages()
         if may_copy and can_fork():
             with suppress(OSError):
@@ -172,7 +173,7 @@ class ForkServers:
             old = self._new
             if old is None or packages != self._packages or (old.is_dead and old.is_ready):
                 if old is not None:
-                    old.close()
+                    self._replaced.append(old)  # it is asked for exit codes
                 self._new, self._packages = None, packages
                 with suppress(OSError):
                     self._new = ForkServer.new(self._num_threads)
@@ -180,17 +181,18 @@ class ForkServers:
 
     def close(self) -> None:
         """End the servers. The processes that they have made go on."""
-        for server in (self._copy, self._new):
+        for server in (self._copy, self._new, *self._replaced):
             if server is not None:
                 server.close()
 
 
 def _times_of_packages() -> dict[str, int]:
-    """When something was last installed in each place that Python loads modules from."""
+    """When something was last installed in each place that packages are installed in."""
     times = {}
     for place in sys.path:
-        with suppress(OSError):
-            times[place] = os.stat(place or ".").st_mtime_ns  # noqa: PTH116 - asked for each process
+        if place.endswith("-packages"):
+            with suppress(OSError):
+                times[place] = os.stat(place).st_mtime_ns  # noqa: PTH116 - asked for each process
     return times
 
 

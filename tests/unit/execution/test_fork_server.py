@@ -185,15 +185,20 @@ def test_a_server_that_cannot_load_leaves_the_work_to_new_pythons(
 def test_a_server_is_renewed_when_packages_were_installed(
     servers: ForkServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.path", [*sys.path, str(tmp_path)])
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    monkeypatch.setattr("sys.path", [*sys.path, str(packages)])
     more = {"kind": StepKind.FUNCTION, "function": "math:sqrt"}
     first = start(servers, tmp_path / "a", **more)
     before = servers._new
-    (tmp_path / "another.pth").write_text("")
+    (packages / "another.pth").write_text("")
     second = start(servers, tmp_path / "b", **more)
     assert isinstance(second.process, ServedProcess) and servers._new is not before
     for worker in (first, second):
-        end(worker)
+        worker.kill()
+        assert worker.describe_exit() == "SIGKILL"
+        worker.close()
+    assert before is not None and not before.is_dead  # it was asked for the exit code
 
 
 def test_a_server_ends_with_the_process_that_uses_it() -> None:
