@@ -29,8 +29,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 _HERE = Path(__file__).parent
-# an environment variable: the process that warm processes end with, and the folder of their sockets
-_SHARED = "WARM_PROCESSES"
+# an environment variable: the process that what is shared ends with, and the folder by which it is found
+_SHARED = "SHARED_BY_TESTS"
 _SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
 COMMANDS = (  # `.*`: with all modules below
@@ -198,22 +198,27 @@ def warm_process(loaded: Sequence[str] = COMMANDS) -> str:
 
     All processes of a test run share it: the first that asks starts it. It ends when the run does.
     """
+    return _warm_process(*shared_place(), tuple(loaded))
+
+
+def shared_place() -> tuple[int, Path]:
+    """The process that leads the test run, and a folder that all its processes know; it lasts as long as the run."""
     if _SHARED not in os.environ:
-        atexit.register(share_warm_processes())
-    return _warm_process(os.environ[_SHARED], tuple(loaded))
+        atexit.register(share_place())
+    owner, folder = os.environ[_SHARED].split(" ", 1)
+    return int(owner), Path(folder)
 
 
-def share_warm_processes() -> Callable[[], None]:
-    """Share warm processes with the processes that this one starts; returns what removes their sockets in the end."""
-    folder = tempfile.TemporaryDirectory(prefix="merlin-warm-")
+def share_place() -> Callable[[], None]:
+    """Share a place with the processes that this one starts; returns what removes it in the end."""
+    folder = tempfile.TemporaryDirectory(prefix="merlin-tests-")
     os.environ[_SHARED] = f"{os.getpid()} {folder.name}"
     return folder.cleanup
 
 
 @functools.cache
-def _warm_process(shared: str, loaded: tuple[str, ...]) -> str:
-    owner, folder = shared.split(" ", 1)
-    address = Path(folder) / hashlib.sha256(" ".join(loaded).encode()).hexdigest()[:16]
+def _warm_process(owner: int, folder: Path, loaded: tuple[str, ...]) -> str:
+    address = folder / hashlib.sha256(" ".join(loaded).encode()).hexdigest()[:16]
     with address.with_suffix(".lock").open("w") as lock, socket.socket(*_SOCKET) as listening:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not address.exists():
@@ -221,7 +226,7 @@ def _warm_process(shared: str, loaded: tuple[str, ...]) -> str:
             listening.listen(64)
             # it works in /, which no test removes, and which holds no configuration
             subprocess.Popen(
-                [sys.executable, _HERE / "warm_process.py", str(listening.fileno()), owner, *loaded],
+                [sys.executable, _HERE / "warm_process.py", str(listening.fileno()), str(owner), *loaded],
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.DEVNULL,
                 # no threads besides the main one, which forks
