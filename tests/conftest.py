@@ -1,7 +1,8 @@
 """Servers for every test that wants one; see servers.py for what they can do.
 
-`any_redis`, `any_rabbit` and `any_slurm` are shared by the tests of one process, and empty at the start of each test;
-do not stop them. `own_redis`, `own_rabbit` and `own_slurm` are the test's own, to be killed and paused at will.
+`any_redis` and `any_slurm` are shared by the tests of one process, and empty at the start of each test; `any_rabbit` is
+shared by all tests. Do not stop these. `own_redis`, `own_rabbit` and `own_slurm` are the test's own, to be killed and
+paused at will.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from commands import share_warm_processes
-from servers import Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
+from commands import share_place
+from servers import (
+    Authority,
+    RabbitServer,
+    RedisServer,
+    SharedRabbit,
+    rabbitmq_server,
+    redis_server,
+    shared_rabbit,
+    throwaway_ca,
+)
 from slurm import SlurmCluster, slurm_cluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a process of pytest-xdist has it
-        config.add_cleanup(share_warm_processes())
+        config.add_cleanup(share_place())
 
 
 def pytest_unconfigure() -> None:
@@ -107,16 +117,10 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(scope="session")
-def _shared_rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    with rabbitmq_server(tmp_path_factory.mktemp("rabbitmq")) as server:
-        yield server
-
-
 @pytest.fixture
-def any_rabbit(_shared_rabbit: RabbitServer) -> RabbitServer:
+def any_rabbit() -> SharedRabbit:
     """A RabbitMQ server; queues of other tests may be in it, under other names."""
-    return _shared_rabbit
+    return shared_rabbit()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
-from merlin.base.text import count, duration
+from merlin.base.text import count, duration, printable
 from merlin.cli.advice import reconciled
 from merlin.cli.output import plain, print_json
 from merlin.plan.outcome_counts import Outcomes, summed
@@ -22,6 +22,7 @@ from merlin.views.worker_story import WorkerStory, worker_story
 from merlin.workspace.directory import Workspace, shown_together
 
 MAX_TRIES = 12  # of a task that are shown, the last ones
+MAX_CAUSES = 3  # of a step's failures that are shown, the most frequent ones
 
 
 def show_explanation(workspace: Workspace, word: str, *, as_json: bool) -> int:
@@ -117,6 +118,10 @@ def _print_step(story: StepStory) -> None:
     print(f"  needs    {story.needs} for each task")
     for line in story.after:
         print(f"  after    {line}")
+    for cause in story.causes[:MAX_CAUSES]:
+        print(f"  failed   {count(cause.count, 'task')}, {printable(cause.what)}   [{cause.group}]")
+    if len(story.causes) > MAX_CAUSES:
+        print(f"  … {count(len(story.causes) - MAX_CAUSES, 'more cause')}")
     print_obstacles(story.obstacles)
 
 

@@ -88,7 +88,7 @@ Key = tuple[str, str, str]  # step, exit class, signature
 def group_failures(
     workspace: Workspace, *, steps: Collection[str] = (), with_ranges: bool = True
 ) -> list[FailureGroup]:
-    """All failures that still count (of `steps`, if given), the largest group first.
+    """All failures that still count (of `steps` or step instances, if given), the largest group first.
 
     Without `with_ranges`, samples are read for the examples alone.
     """
@@ -125,7 +125,7 @@ def group_id(key: Key, member: str) -> str:
 
 
 def _instances(workspace: Workspace, steps: Collection[str]) -> dict[str, StepInstance]:
-    return {i.id: i for i in workspace.plan.instances if not steps or i.step in steps}
+    return {i.id: i for i in workspace.plan.instances if not steps or i.step in steps or i.id in steps}
 
 
 def _ordered(groups: dict[Key, _Gathered]) -> list[tuple[Key, _Gathered]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import Struct
+
 from merlin.base.text import count
 from merlin.batch.walltime import as_clock
 from merlin.plan.durations import walltime_s
@@ -11,9 +13,18 @@ from merlin.plan.fit import need_of
 from merlin.plan.job_policy import job_policy
 from merlin.plan.outcome_counts import OutcomeCounts, summed
 from merlin.plan.plan import StepInstance, StepKind
+from merlin.status.failures import group_failures
 from merlin.views.explain import StudyExplanation
 from merlin.views.obstacle import Obstacle
 from merlin.views.study_facts import StudyFacts
+
+
+class FailureCause(Struct, frozen=True, kw_only=True):
+    """Tasks of the step that failed in the same way; see `FailureGroup`."""
+
+    group: str  # the id of the group
+    count: int
+    what: str  # "exit code 3: no license <path>"
 
 
 class StepStory(OutcomeCounts, frozen=True, kw_only=True):
@@ -28,6 +39,7 @@ class StepStory(OutcomeCounts, frozen=True, kw_only=True):
     num_workers: int | None  # on its queue; None: not known, or it needs none
     needs: str  # of each task
     after: tuple[str, ...]  # what it depends on, and how much of that is open
+    causes: tuple[FailureCause, ...]  # why tasks failed, the most frequent cause first
     obstacles: tuple[Obstacle, ...]
 
     @property
@@ -53,6 +65,7 @@ def step_story(explained: StudyExplanation, step: str) -> StepStory:
         num_workers=_num_workers(chosen[0][0], first),
         needs=_needs(first),
         after=tuple(_after(chosen)),
+        causes=tuple(_causes(chosen, step)) if any(c.failed for c in counts) else (),
         obstacles=tuple(each for each in explained.obstacles if each.step in ("", first.step)),
     )
 
@@ -108,3 +121,14 @@ def _after(chosen: Sequence[tuple[StudyFacts, StepInstance]]) -> list[str]:
         state = f"{count(left, 'task')} open" if left else "ended"
         out.append(f"{words[kind].format(name)}: {state}")
     return out
+
+
+def _causes(chosen: Sequence[tuple[StudyFacts, StepInstance]], step: str) -> list[FailureCause]:
+    """Why tasks of the step failed."""
+    studies = {facts.workspace.path: facts.workspace for facts, _ in chosen}.values()
+    groups = [g for study in studies for g in group_failures(study, steps=(step,), with_ranges=False)]
+    groups.sort(key=lambda group: -group.count)
+    return [
+        FailureCause(group=g.id, count=g.count, what=f"{g.exit_class}: {g.signature or g.cause}")
+        for g in groups
+    ]

@@ -58,7 +58,7 @@ training: {{steps: {steps}, batch_size: 16, device: cpu, threads: 1, validate_ev
 loader: {{partition: equal}}
 tournament: {{trainers: {trainers}, strategy: {strategy}, interval: {interval}, wait: 100000}}
 """
-SPLITS = "splits: {train: 0.25, validation: 0.5}"  # few to learn from, many to tell how well
+SPLITS = "splits: {train: 0.25, validation: 0.5, test: 0.25}"  # few to learn from, many to tell how well
 BOUNDS = {
     "mode_4_3": 0.04, "mode_2_1": 0.08, "mode_1_0": 0.10, "trans_u": None, "trans_v": None,
 }  # fmt: skip

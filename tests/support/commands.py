@@ -28,9 +28,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
-_HERE = Path(__file__).parent
-# an environment variable: the process that warm processes end with, and the folder of their sockets
-_SHARED = "WARM_PROCESSES"
+SUPPORT = Path(__file__).parent  # modules of tests
+# an environment variable: the process that what is shared ends with, and the folder by which it is found
+_SHARED = "SHARED_BY_TESTS"
 _SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
 COMMANDS = (  # `.*`: with all modules below
@@ -87,18 +87,37 @@ def warm_probes(address: str | None = None) -> SimpleNamespace:
     return SimpleNamespace(**{**vars(subprocess), "run": run})
 
 
-class WarmModule:
-    """`python -m MODULE …` as a session leader, with the part of `subprocess.Popen` that tests use; it ends with us."""
+class WarmProcess:
+    """A process that has loaded the modules, with the part of `subprocess.Popen` that tests use; it ends with us."""
 
-    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: int) -> None:
-        """`argv` begins with the Python; everything up to -m is left out. `output` is a descriptor."""
+    def __init__(
+        self,
+        kind: str,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: int,
+        errors: int | None = None,
+        input: int | None = None,
+        cwd: Path | None = None,
+        is_session: bool = False,
+        loaded: Sequence[str] = COMMANDS,
+    ) -> None:
+        """`merlin ARGV`, or `python -m ARGV` if the kind is "module", or `python -c ARGV` if it is "code".
+
+        The descriptors are those of stdout, of stderr (the same, by default) and of stdin (by default empty).
+        """
         self.args = list(argv)
         self.returncode: int | None = None
-        request = {**_request("module", argv[argv.index("-m") + 1 :], cwd, env), "is_session": True}
+        request = {**_request(kind, argv, cwd, env), "is_session": is_session}
         self._replies = socket.socket(*_SOCKET)
-        self._replies.connect(warm_process())
+        self._replies.connect(warm_process(loaded))
         with Path(os.devnull).open("rb") as nothing:
-            fds = [nothing.fileno(), output, output]
+            fds = [
+                nothing.fileno() if input is None else input,
+                output,
+                output if errors is None else errors,
+            ]
             socket.send_fds(self._replies, [json.dumps(request).encode()], fds)
         self.pid = int(self._replies.recv(100))
 
@@ -112,9 +131,15 @@ class WarmModule:
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return code
 
-    def terminate(self) -> None:
+    def send_signal(self, number: int) -> None:
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
     def _end(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._replies], [], [], timeout)[0]:
@@ -123,9 +148,14 @@ class WarmModule:
         return self.returncode
 
 
+def before_ours(folder: Path) -> str:
+    """A PYTHONPATH that begins with a folder."""
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 def write_merlin(path: Path, loaded: Sequence[str] = COMMANDS) -> None:
     """Write a program `merlin` that starts as fast as a shell does."""
-    text = (_HERE / "merlin_program.py").read_text()
+    text = (SUPPORT / "merlin_program.py").read_text()
     path.write_text(f"#!{sys.executable} -ISE\nSOCKET = {warm_process(loaded)!r}\n{text}")
     path.chmod(0o755)
 
@@ -198,22 +228,27 @@ def warm_process(loaded: Sequence[str] = COMMANDS) -> str:
 
     All processes of a test run share it: the first that asks starts it. It ends when the run does.
     """
+    return _warm_process(*shared_place(), tuple(loaded))
+
+
+def shared_place() -> tuple[int, Path]:
+    """The process that leads the test run, and a folder that all its processes know; it lasts as long as the run."""
     if _SHARED not in os.environ:
-        atexit.register(share_warm_processes())
-    return _warm_process(os.environ[_SHARED], tuple(loaded))
+        atexit.register(share_place())
+    owner, folder = os.environ[_SHARED].split(" ", 1)
+    return int(owner), Path(folder)
 
 
-def share_warm_processes() -> Callable[[], None]:
-    """Share warm processes with the processes that this one starts; returns what removes their sockets in the end."""
-    folder = tempfile.TemporaryDirectory(prefix="merlin-warm-")
+def share_place() -> Callable[[], None]:
+    """Share a place with the processes that this one starts; returns what removes it in the end."""
+    folder = tempfile.TemporaryDirectory(prefix="merlin-tests-")
     os.environ[_SHARED] = f"{os.getpid()} {folder.name}"
     return folder.cleanup
 
 
 @functools.cache
-def _warm_process(shared: str, loaded: tuple[str, ...]) -> str:
-    owner, folder = shared.split(" ", 1)
-    address = Path(folder) / hashlib.sha256(" ".join(loaded).encode()).hexdigest()[:16]
+def _warm_process(owner: int, folder: Path, loaded: tuple[str, ...]) -> str:
+    address = folder / hashlib.sha256(" ".join(loaded).encode()).hexdigest()[:16]
     with address.with_suffix(".lock").open("w") as lock, socket.socket(*_SOCKET) as listening:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not address.exists():
@@ -221,7 +256,7 @@ def _warm_process(shared: str, loaded: tuple[str, ...]) -> str:
             listening.listen(64)
             # it works in /, which no test removes, and which holds no configuration
             subprocess.Popen(
-                [sys.executable, _HERE / "warm_process.py", str(listening.fileno()), owner, *loaded],
+                [sys.executable, SUPPORT / "warm_process.py", str(listening.fileno()), str(owner), *loaded],
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.DEVNULL,
                 # no threads besides the main one, which forks

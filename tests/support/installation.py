@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from commands import WarmModule, run_merlin
+from commands import WarmProcess, run_merlin
 from live_processes import live_processes
 from servers import RabbitServer, RedisServer, die_with_us
 from waiting import wait_until
@@ -35,7 +35,7 @@ Show = Callable[[], object]
 class Worker:
     """A Celery worker that leads a process group; each of its other processes leads a session."""
 
-    process: subprocess.Popen[bytes] | WarmModule
+    process: subprocess.Popen[bytes] | WarmProcess
 
     def __init__(
         self,
@@ -52,7 +52,14 @@ class Worker:
         self._frozen: list[int] = []
         with self.log.open("ab") as log:
             if is_warm:
-                self.process = WarmModule(command, cwd=folder, env=environment, output=log.fileno())
+                self.process = WarmProcess(
+                    "module",
+                    command[command.index("-m") + 1 :],
+                    cwd=folder,
+                    env=environment,
+                    output=log.fileno(),
+                    is_session=True,
+                )
             else:
                 self.process = subprocess.Popen(
                     command,
@@ -149,11 +156,6 @@ class Worker:
             f"--- {self.name} (pid {self.pid}, exit code {self.process.poll()}), its log ends:\n"
             + (self.log.read_text(errors="replace")[-num:])
         )
-
-
-def before_ours(folder: Path) -> str:
-    """A PYTHONPATH that begins with a folder."""
-    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
 def _children(pid: int) -> list[str]:

@@ -7,22 +7,30 @@
 
 They need the binaries alone (`make servers`), never a system service, and they die with the process that started
 them, however that ends. The pytest fixtures are in tests/conftest.py.
+
+    python servers.py OWNER VHOST…   a RabbitMQ with these virtual hosts, which ends when the process OWNER does
 """
 
 from __future__ import annotations
 
+import base64
+import fcntl
 import functools
+import hashlib
+import json
 import os
 import random
+import select
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +38,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import pytest
+from commands import shared_place
 
 HOST = "127.0.0.1"
 PASSWORD = "a-Password-9f3c01ab"  # of every server here; unusual, so that a test can search logs for it
@@ -56,6 +65,11 @@ def program(*candidates: str) -> str:
     unavailable(f"{candidates[-1]} is not installed; as root, `make servers` installs it")
 
 
+def own_number() -> int:
+    """The number of this process among those of a test run."""
+    return int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+
+
 def free_port() -> int:
     """A port that nobody listens on, outside the range that outgoing connections take theirs from.
 
@@ -63,9 +77,8 @@ def free_port() -> int:
     long while. So a server that starts slowly, or starts again after it was killed, finds its port still free.
     """
     draw = random.SystemRandom()
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % MAX_PROCESSES
     while True:
-        port = draw.choice(PORTS[number::MAX_PROCESSES])
+        port = draw.choice(PORTS[own_number() % MAX_PROCESSES :: MAX_PROCESSES])
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
             if port not in _given:
@@ -299,13 +312,14 @@ class RabbitServer(_Server):
 
     name = "rabbitmq"
     poll_s = 0.2  # it takes seconds to start, and a question takes milliseconds of a core
-    user, password, vhost = USER, PASSWORD, VHOST
+    user, password = USER, PASSWORD
 
-    def __init__(self, folder: Path, tls: Authority | None) -> None:
+    def __init__(self, folder: Path, tls: Authority | None, vhosts: Sequence[str]) -> None:
         self._program = program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
         epmd = program("epmd")
         super().__init__(folder, None, tls)
-        self.url = f"{'amqps' if tls else 'amqp'}://{USER}:{PASSWORD}@{HOST}:{self.port}/{VHOST}"
+        self._vhosts = vhosts
+        self._enter(vhosts[0])
         self._epmd_port, self._dist_port = free_port(), free_port()
         cookie = self.folder / ".erlang.cookie"
         cookie.write_text(random.SystemRandom().randbytes(16).hex())
@@ -324,8 +338,13 @@ class RabbitServer(_Server):
             self.close()
             raise
 
+    def _enter(self, vhost: str) -> None:
+        self.vhost = vhost
+        self.url = f"{'amqps' if self.tls else 'amqp'}://{USER}:{PASSWORD}@{HOST}:{self.port}/{vhost}"
+
     def command(self) -> tuple[list[str], Mapping[str, str]]:
         (self.folder / "rabbitmq.conf").write_text("".join(f"{line}\n" for line in self._config()))
+        (self.folder / "definitions.json").write_text(json.dumps(self._definitions()))
         (self.folder / "enabled_plugins").write_text("[].\n")
         (self.folder / "rabbitmq-env.conf").touch()
         erlang = "+S 2:2 +sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1}"
@@ -352,7 +371,7 @@ class RabbitServer(_Server):
         return [self._program], inherited | ours
 
     def _config(self) -> list[str]:
-        lines = [f"default_user = {USER}", f"default_pass = {PASSWORD}", f"default_vhost = {VHOST}"]
+        lines = [f"load_definitions = {self.folder / 'definitions.json'}"]
         lines += ["disk_free_limit.absolute = 1MB", "log.file.level = info"]
         if self.tls is None:
             return [*lines, f"listeners.tcp.local = {HOST}:{self.port}"]
@@ -366,6 +385,23 @@ class RabbitServer(_Server):
             "ssl_options.verify = verify_none",
             "ssl_options.fail_if_no_peer_cert = false",
         ]
+
+    def _definitions(self) -> dict[str, Any]:
+        """The user and the virtual hosts, as the server reads them when it starts."""
+        salt = random.SystemRandom().randbytes(4)
+        digest = base64.b64encode(salt + hashlib.sha256(salt + PASSWORD.encode()).digest()).decode()
+        user = {
+            "name": USER,
+            "password_hash": digest,
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": "",
+        }
+        access = {"user": USER, "configure": ".*", "write": ".*", "read": ".*"}
+        return {
+            "users": [user],
+            "vhosts": [{"name": vhost} for vhost in self._vhosts],
+            "permissions": [{"vhost": vhost, **access} for vhost in self._vhosts],
+        }
 
     def connection(self) -> Any:
         """A `kombu.Connection`."""
@@ -385,6 +421,19 @@ class RabbitServer(_Server):
             self._epmd.kill()
             self._epmd.wait()
             die_with_us(self._epmd.pid, no_longer=True)
+
+
+class SharedRabbit(RabbitServer):
+    """See `shared_rabbit`."""
+
+    def __init__(self, folder: Path, port: int, vhost: str) -> None:
+        self.folder, self.port, self.tls, self._process = folder, port, None, None
+        self._enter(vhost)
+
+    def start_again(self) -> None:
+        raise AssertionError("the server is not this test's own")
+
+    kill9 = pause = resume = stop = close = start_again
 
 
 def redis_server(
@@ -416,9 +465,41 @@ def redis_server(
     )
 
 
-def rabbitmq_server(folder: Path, tls: Authority | None = None) -> RabbitServer:
+def rabbitmq_server(
+    folder: Path, tls: Authority | None = None, vhosts: Sequence[str] = (VHOST,)
+) -> RabbitServer:
     """Start one with a node, a cookie and a port mapper of its own; it takes some seconds."""
-    return RabbitServer(folder, tls)
+    return RabbitServer(folder, tls, vhosts)
+
+
+def shared_rabbit() -> SharedRabbit:
+    """The one of the whole test run, in a virtual host of this process; whoever asks first starts it."""
+    program("rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server")
+    owner, place = shared_place()
+    vhosts = [f"{VHOST}-{n}" for n in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
+    known = place / "rabbitmq.json"
+    with (place / "rabbitmq.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not known.exists():
+            argv = [sys.executable, __file__, str(owner), *vhosts]
+            server = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            assert server.stdout is not None
+            line = server.stdout.readline()
+            assert line, f"{argv} ended with {server.wait()}"
+            known.write_text(line)
+    found = json.loads(known.read_text())
+    return SharedRabbit(Path(found["folder"]), found["port"], vhosts[own_number() % len(vhosts)])
+
+
+def _serve(owner: int, vhosts: Sequence[str]) -> None:
+    """Run a RabbitMQ until the process `owner` ends; says where in a line of JSON when it answers."""
+    end = os.pidfd_open(owner)
+    with (
+        tempfile.TemporaryDirectory(prefix="merlin-rabbitmq-") as folder,
+        rabbitmq_server(Path(folder), vhosts=vhosts) as server,
+    ):
+        print(json.dumps({"folder": str(server.folder), "port": server.port}), flush=True)
+        select.select([end], [], [])
 
 
 _KEEPER = """
@@ -449,3 +530,7 @@ def die_with_us(group: int, *, no_longer: bool = False) -> None:
     assert pipe is not None
     pipe.write(f"{'-' if no_longer else '+'} {group}\n")
     pipe.flush()
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), sys.argv[2:])

@@ -1,39 +1,35 @@
-"""Trainers as processes of their own that start at once: forked from a server that has loaded torch already."""
+"""Trainers as processes of their own that start at once, with torch loaded."""
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
 import os
-import signal
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from commands import SCIENCE, SUPPORT, WarmProcess, before_ours
 
 from merlin.train.metrics_log import read_metrics
 from merlin.train.run_directory import RunDirectory
 from merlin.train.tournament.presence import announce, presence_directory
 
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    [
-        *("h5py", "numpy.ma", "torch._inductor", "torch.utils.tensorboard", "merlin.shards.ensemble"),
-        *("merlin.train.distributed_parts", "merlin.train.process"),
-    ]
-)
+LIMIT_S = 250.0
 
 
-def _rank(directory: str, trainer: int | None, variables: dict[str, str]) -> None:
-    gc.freeze()  # the collector must not touch what the server has loaded, since that would copy its memory
-    reading, _open = os.pipe()  # standard input ends when the process does
-    os.dup2(reading, 0)
-    os.environ.update({"GLOO_SOCKET_IFNAME": "lo", **variables})
-    import torch
+class Rank(WarmProcess):
+    """One rank of a trainer."""
 
-    from merlin.train.process import main
+    def __init__(self, directory: Path, trainer: int | None, variables: Mapping[str, str]) -> None:
+        argv = ["merlin.train.process", str(directory)]
+        argv += [] if trainer is None else ["--trainer", str(trainer)]
+        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": before_ours(SUPPORT), **variables}
+        reading, self._life = os.pipe()  # a trainer ends when its standard input does
+        super().__init__("module", argv, env=env, input=reading, output=2, loaded=SCIENCE)
+        os.close(reading)
 
-    torch.set_num_threads(1)
-    sys.exit(main([directory, *(() if trainer is None else ("--trainer", str(trainer)))]))
+    def _end(self, timeout: float | None) -> int | None:
+        if self.returncode is None and super()._end(timeout) is not None:
+            os.close(self._life)
+        return self.returncode
 
 
 class Crew:
@@ -51,7 +47,7 @@ class Crew:
         from torch._C._distributed_c10d import TCPStore
 
         self.run = run
-        self.processes: dict[int, list] = {k: [] for k in trainers}
+        self.processes: dict[int, list[Rank]] = {k: [] for k in trainers}
         self._stores = []
 
         def address() -> dict[str, str]:
@@ -73,9 +69,7 @@ class Crew:
                 variables = {"RANK": str(number), "WORLD_SIZE": str(size)} if where else {}
                 if hold and trainer in hold:
                     variables["HOLD_AFTER"] = str(hold[trainer])
-                arguments = (str(run.path), None if together else trainer, {**where, **variables})
-                process = CONTEXT.Process(target=_rank, args=arguments)
-                process.start()
+                process = Rank(run.path, None if together else trainer, {**where, **variables})
                 self.processes[trainer].append(process)
 
     def __enter__(self) -> Crew:
@@ -90,20 +84,18 @@ class Crew:
         for process in some:
             process.kill()
         for process in some:
-            process.join()
+            process.wait()
 
     def stop(self) -> None:
         for processes in self.processes.values():
             for process in processes:
-                os.kill(process.pid, signal.SIGTERM)
+                process.terminate()
 
-    def finish(self, limit_s: float = 250) -> dict[int, set[int]]:
+    def finish(self) -> dict[int, set[int]]:
         """Exit codes of the ranks of each trainer."""
-        for processes in self.processes.values():
-            for process in processes:
-                process.join(limit_s)
-                assert process.exitcode is not None, "it does not end"
-        return {k: {process.exitcode for process in processes} for k, processes in self.processes.items()}
+        return {
+            k: {process.wait(LIMIT_S) for process in processes} for k, processes in self.processes.items()
+        }
 
 
 def rounds_of(run: RunDirectory, trainer: int) -> list[dict]:

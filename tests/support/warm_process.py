@@ -122,9 +122,9 @@ def run(request: dict, fds: Sequence[int]) -> NoReturn:
         os.setsid()
     take_environment(request["env"])
     os.chdir(request["cwd"])
-    sys.path[0:1] = [
-        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path
-    ]
+    del sys.path[0]  # the folder of this file, which a command does not know
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[0:0] = [path for path in given if path and path not in sys.path]
     end(exit_code_of(partial(KINDS[request["kind"]], request["argv"])))
 
 
@@ -149,6 +149,7 @@ def _become_code(argv: list[str]) -> None:
 
 def _become_module(argv: list[str]) -> None:
     """`python -m ARGV`."""
+    _use_one_thread()
     sys.exit(exit_code_of_module(argv))
 
 
@@ -165,11 +166,18 @@ def _fork_what_merlin_starts() -> None:
     fork_workers()
     fork_celery()
     probe.subprocess = warm_probes(ADDRESS)  # type: ignore[assignment]
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(1)  # threads of torch do not survive a fork
+    if _use_one_thread():
         fork_trainers()
+
+
+def _use_one_thread() -> bool:
+    """Threads of torch do not survive a fork; returns whether it is loaded."""
+    if "torch" not in sys.modules:
+        return False
+    import torch
+
+    torch.set_num_threads(1)
+    return True
 
 
 def load(name: str) -> None:

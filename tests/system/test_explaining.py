@@ -122,6 +122,12 @@ def test_a_study_a_step_and_a_worker_are_explained_and_other_words_are_errors(st
     assert f"merlin failures {study}" in whole["obstacles"][0]["remedy"]
     step = ask(study, "explain", "post", code=1)
     assert (step["ok"], step["skipped"], step["after"]) == (47, 13, ["the same sample in sim: ended"])
+    assert step["causes"] == []
+    groups = ask(study, "failures", "--step", "sim")
+    causes = ask(study, "explain", "sim", code=1)["causes"]
+    assert [(each["group"], each["count"]) for each in causes] == [(g["id"], g["count"]) for g in groups]
+    text = merlin(study, "explain", "sim", code=1)
+    assert f"failed   {groups[0]['count']} tasks, {groups[0]['exit_class']}: {groups[0]['signature']}" in text
     worker = ask(study, "explain", "w0", code=1)
     assert worker["done"]["chunks"] > 0
     done = run_merlin("explain", study, "pots", cwd=study.parent, env=environment(study.parent))

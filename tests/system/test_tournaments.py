@@ -63,7 +63,7 @@ def standing_still(crew: Crew) -> Iterator[None]:
     def signal_all(number: int) -> None:
         for processes in crew.processes.values():
             for process in processes:
-                if process.is_alive():
+                if process.poll() is None:
                     os.kill(process.pid, number)
 
     signal_all(signal.SIGSTOP)

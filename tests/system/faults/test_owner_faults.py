@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from installation import Installation, Worker, before_ours, installation
+from commands import before_ours
+from installation import Installation, Worker, installation
 from lines_study import LinesStudy
 from servers import RedisServer
 from waiting import wait_until

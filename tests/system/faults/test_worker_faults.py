@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from installation import Installation, before_ours, installation
+from commands import before_ours
+from installation import Installation, installation
 from lines_study import LinesStudy
 from msgspec.structs import replace
 from servers import RedisServer
