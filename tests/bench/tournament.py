@@ -239,7 +239,7 @@ class Runs:
 
 
 def draw(path: Path, single: Sequence[float], found: Sequence[Quality]) -> None:
-    """The table as a picture: losses, and speed-ups to the single trainer's loss, over the number of trainers."""
+    """The losses as a picture, over the number of trainers."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -248,7 +248,7 @@ def draw(path: Path, single: Sequence[float], found: Sequence[Quality]) -> None:
     plt.rcParams.update(
         {"svg.hashsalt": "merlin", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     )
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7.2, 2.9), layout="constrained")
+    figure, axes = plt.subplots(figsize=(4.6, 2.9), layout="constrained")
     places = range(len(found))
     for shift, name, label, colour in (
         (-0.08, "independent", "K independent trainers", "#b3541e"),
@@ -256,19 +256,13 @@ def draw(path: Path, single: Sequence[float], found: Sequence[Quality]) -> None:
     ):
         values = [getattr(quality, name) for quality in found]
         for place, of in zip(places, values, strict=True):
-            left.plot([place + shift] * len(of), of, "o", color=colour, alpha=0.35, markersize=4)
+            axes.plot([place + shift] * len(of), of, "o", color=colour, alpha=0.35, markersize=4)
         medians = [statistics.median(of) for of in values]
-        left.plot([p + shift for p in places], medians, "-", color=colour, label=label)
-    left.axhline(statistics.median(single), color="#555555", linestyle=":", label="one trainer, all samples")
-    left.set(yscale="log", ylabel="validation loss at equal visits", xlabel="trainers K")
-    left.set_xticks(list(places), [str(quality.num) for quality in found])
-    left.legend(frameon=False, fontsize=8)
-    right.plot(places, [quality.num for quality in found], ":", color="#555555", label="K×")
-    speeds = [quality.speed_up for quality in found]
-    right.plot(places, speeds, "o-", color="#1f5fa8", label="tournament")
-    right.set(ylabel="speed-up to the one trainer's loss", xlabel="trainers K", ylim=(0, None))
-    right.set_xticks(list(places), [str(quality.num) for quality in found])
-    right.legend(frameon=False, fontsize=8)
+        axes.plot([p + shift for p in places], medians, "-", color=colour, label=label)
+    axes.axhline(statistics.median(single), color="#555555", linestyle=":", label="one trainer, all samples")
+    axes.set(yscale="log", ylabel="validation loss at equal visits", xlabel="trainers K")
+    axes.set_xticks(list(places), [str(quality.num) for quality in found])
+    axes.legend(frameon=False, fontsize=8)
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
