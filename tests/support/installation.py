@@ -47,7 +47,7 @@ class Worker:
         is_warm: bool = True,
     ) -> None:
         """Start it from modules that are loaded already, or with `is_warm` False as users do."""
-        self.name = name
+        self.name, self.command = name, command
         self.log = folder / f"{name}.log"
         self._frozen: list[int] = []
         with self.log.open("ab") as log:

@@ -153,12 +153,10 @@ def test_workers_that_start_before_their_server_wait_for_it(home: Installation) 
     worker = home.start_worker(study.spec)
     home.workers.remove(worker)
     worker.terminate()
-    command = worker.process.args
     home.redis.kill9()
     from installation import Worker
 
-    assert isinstance(command, list)
-    home.workers.append(Worker("early", command, home.folder, home.environment))
+    home.workers.append(Worker("early", worker.command, home.folder, home.environment))
     wait_until(lambda: home.workers[0].log.stat().st_size > 0, study.show)
     pass_time(1.0)
     home.redis.start_again()
