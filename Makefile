@@ -77,7 +77,7 @@ FAULTS ?= 1000
 STORMS := $(addprefix tests/system/,faults/test_publishing_faults.py faults/test_hostile_messages.py test_data_set_writing.py test_kill_and_resume.py \
   test_packing_storm.py test_shards_damage.py test_training.py slurm/test_cluster.py slurm/test_losing_nodes.py)
 soak: setup servers
-	MERLIN_SOAK_LONG=1 $(BIN)/python -m pytest --timeout 1800 tests/unit/plan/test_owner.py tests/contract/test_damaged_redis.py tests/compat $(STORMS)
+	MERLIN_SOAK_LONG=1 $(BIN)/python -m pytest --timeout 1800 tests/unit tests/contract/test_damaged_redis.py tests/compat $(STORMS)
 	MERLIN_SOAK_FAULTS=$(FAULTS) MERLIN_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/system/faults/test_soak.py
 
 ROWS ?=

@@ -9,8 +9,8 @@ from typing import Any
 
 LIMIT_S = 120.0  # enough on a busy machine; only a failing test reaches it
 POLL_S = 0.01  # between two looks, at least
-MAX_POLL_S = 0.25
-SHARE = 5  # a pause takes so many times as long as the look before it: other tests need the cores
+MAX_POLL_S = 1.0
+SHARE = 12  # a pause takes so many times as long as the look before it: other tests need the cores
 
 
 def wait_until(

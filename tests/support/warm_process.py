@@ -150,6 +150,7 @@ def _become_code(argv: list[str]) -> None:
 def _become_module(argv: list[str]) -> None:
     """`python -m ARGV`."""
     _use_one_thread()
+    fork_workers()  # a Celery worker makes copies, as it does without the libraries that are loaded here
     sys.exit(exit_code_of_module(argv))
 
 
@@ -234,6 +235,7 @@ if __name__ == "__main__":
         load(name)
     warm_up()
     gc.enable()
+    gc.set_threshold(50_000, 20, 50)  # as commands do
     gc.freeze()  # the collector must not touch this memory in a child, since that would copy it
     typing._cleanups.clear()  # type: ignore[attr-defined]  # a library empties caches at exit, with the same effect
     use_huge_pages()

@@ -6,6 +6,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +67,7 @@ def test_so_they_do_without_any_native_shuffle(written, dtype, monkeypatch):
     np.testing.assert_array_equal(decoded(written[dtype]), written[dtype][:])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, 600), deadline=None)
 @given(itemsize=st.sampled_from([1, 2, 3, 4, 8, 16]), num=st.integers(1, 50))
 def test_shuffling_is_undone(itemsize, num):
     values = np.random.default_rng(num).integers(0, 256, (num, itemsize), dtype=np.uint8)

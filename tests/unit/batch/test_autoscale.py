@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -243,7 +244,7 @@ class Cluster:
                 self.jobs[name] = replace(job, is_running=True, ends=self.now + (job.lasts_s or 3600.0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, 600), deadline=None)
 @given(seed=st.integers(0, 2**32), left=st.integers(0, 20_000), task_s=st.floats(0.05, 100), caps=caps)
 def test_whatever_the_scheduler_does_the_work_is_done_and_it_ends(seed, left, task_s, caps):
     cluster = Cluster(random.Random(seed), caps, left, task_s)

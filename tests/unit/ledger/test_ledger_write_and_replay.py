@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_study import SIZE, chunk, expected, failed, outcomes_of, plan_of, records
@@ -209,7 +210,7 @@ def test_ten_thousand_ordinary_samples_take_fewer_than_sixteen_bytes_each(tmp_pa
 
 
 @given(written=st.lists(records(), max_size=12), cut=st.integers(0, 10**6), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(60, 1500), deadline=None)
 def test_a_ledger_cut_at_any_byte_replays_to_a_prefix_of_its_records(tmp_path_factory, written, cut, data):
     directory = tmp_path_factory.mktemp("ledger")
     ends = []
@@ -235,7 +236,7 @@ def test_a_ledger_cut_at_any_byte_replays_to_a_prefix_of_its_records(tmp_path_fa
 
 
 @given(written=st.lists(records(), max_size=12), groups=st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(40, 1000), deadline=None)
 def test_reading_piece_by_piece_equals_reading_at_once(tmp_path_factory, written, groups):
     directory = tmp_path_factory.mktemp("ledger")
     plan = plan_of(sim=SIZE)
@@ -252,7 +253,7 @@ def test_reading_piece_by_piece_equals_reading_at_once(tmp_path_factory, written
 
 
 @given(written=st.lists(records(), max_size=10), data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=repeats(60, 1500), deadline=None)
 def test_records_that_are_read_late_count_as_if_they_had_been_read_in_order(tmp_path_factory, written, data):
     directory = tmp_path_factory.mktemp("ledger")
     plan = plan_of(sim=SIZE)
@@ -273,7 +274,7 @@ def test_records_that_are_read_late_count_as_if_they_had_been_read_in_order(tmp_
 @given(
     written=st.lists(records(), min_size=3, max_size=8), victim=st.integers(0, 7), where=st.integers(0, 10**6)
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=repeats(40, 1000), deadline=None)
 def test_a_flipped_byte_costs_its_record_and_no_other(tmp_path_factory, written, victim, where):
     directory = tmp_path_factory.mktemp("ledger")
     ends = []

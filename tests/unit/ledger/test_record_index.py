@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_study import SIZE, plan_of, records
@@ -17,7 +18,7 @@ from merlin.plan.pieces import merged
     tasks=st.lists(st.tuples(st.integers(0, SIZE - 1), st.integers(1, 4)), max_size=5),
     data=st.data(),
 )
-@settings(max_examples=60)
+@settings(max_examples=repeats(25, 600))
 def test_the_records_of_a_few_tasks_are_found_among_all_while_the_ledger_grows_and_is_compacted(
     tmp_path_factory: pytest.TempPathFactory, written: list, tasks: list, data: st.DataObject
 ) -> None:

@@ -8,6 +8,7 @@ from functools import reduce
 
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -190,7 +191,7 @@ def one_by_one(text, rows):
         return [by_itself(root, row) for row in rows]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(100, 3000), deadline=None)
 @given(rows=st.lists(samples(), min_size=1, max_size=5), text=numbers(3))
 def test_a_number_is_what_python_computes_for_the_sample_alone(rows, text):
     found = evaluate(parse(text), columns_of(rows), len(rows)).values
@@ -199,14 +200,14 @@ def test_a_number_is_what_python_computes_for_the_sample_alone(rows, text):
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(100, 3000), deadline=None)
 @given(rows=st.lists(samples(), min_size=1, max_size=5), text=conditions(3))
 def test_a_condition_is_true_where_python_says_so_and_nothing_is_undefined(rows, text):
     found = is_true(parse(text), columns_of(rows), len(rows))
     assert found.tolist() == [value is True for value in one_by_one(text, rows)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=repeats(25, 500), deadline=None)
 @given(rows=st.lists(samples(), min_size=2, max_size=8), text=conditions(3), cut=st.integers(1, 7))
 def test_the_samples_beside_it_do_not_matter(rows, text, cut):
     whole = is_true(parse(text), columns_of(rows), len(rows))
@@ -298,7 +299,7 @@ def test_combining_many_conditions_is_one_value_per_sample():
 LARGE = st.sampled_from([0, 1, -1, 3, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=repeats(70, 2000), deadline=None)
 @given(
     rows=st.lists(st.tuples(LARGE, LARGE), min_size=1, max_size=6),
     text=st.sampled_from(

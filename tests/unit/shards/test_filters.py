@@ -7,6 +7,7 @@ import json
 import h5py
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_study import make_cmd_study, make_study
@@ -262,7 +263,7 @@ class TestTheSameAnswerAgain:
         with pytest.raises(ShardError, match="nothing holds row 0-9"):
             study.write_shard(0)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=repeats(8, 150), deadline=None)
     @given(cuts=st.lists(st.integers(1, 25), min_size=1, max_size=6))
     def test_it_does_not_depend_on_how_the_run_was_cut_into_chunks(self, tmp_path_factory, cuts):
         answers = []

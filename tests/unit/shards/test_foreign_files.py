@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+from effort import repeats
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -287,7 +288,7 @@ def test_an_import_of_bad_values_leaves_a_directory_that_was_there(tmp_path: Pat
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=repeats(100, 3000), deadline=None)
 @given(
     shape=st.lists(st.integers(-(2**70), 2**70) | st.integers(0, 4) | st.just(True) | st.none(), max_size=4),
     dtype=st.sampled_from(["<f8", "|b1", "<U3", "<U1000000000", "|V0", "|O", "<M8[s]", "<c16", "nonsense"]),
@@ -360,7 +361,7 @@ def test_a_text_that_a_small_parquet_file_repeats_does_not_fill_the_memory(
             source.read("t", 0, 3, facts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(30, 600), deadline=None)
 @given(places=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=6))
 def test_a_damaged_parquet_file_is_refused_or_read(
     tmp_path_factory: pytest.TempPathFactory, places: list[tuple[int, int]]

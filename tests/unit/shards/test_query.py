@@ -8,6 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from commands import run_merlin
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_data import FAILED, FILTERED, MISSING, NUM, PRESENT, SKIPPED, make_reading_study
@@ -38,7 +39,7 @@ def ens(study):
 # expressions
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=repeats(20, 400), deadline=None)
 @given(bound=st.integers(-5, 60), low=st.integers(-5, 120))
 def test_an_expression_selects_what_numpy_selects(ens, bound, low):
     found = ens.query(f"count < {bound} and x > {low}")

@@ -8,6 +8,7 @@ import json
 import h5py
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_study import make_cmd_study, make_study
@@ -66,7 +67,7 @@ def stored(study, path, field):
     return found
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=repeats(12, 250), deadline=None)
 @given(data=st.data(), compression=st.sampled_from(["none", "zstd"]))
 def test_what_was_collected_is_what_is_stored_however_the_run_was_cut(tmp_path_factory, data, compression):
     lengths = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=25))

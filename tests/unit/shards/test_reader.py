@@ -11,6 +11,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_data import NUM, PRESENT, make_reading_study
@@ -52,14 +53,14 @@ def keys(size):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, 600), deadline=None)
 @given(key=keys(SIZE))
 def test_every_index_gives_what_numpy_gives(ens, truth, key):
     for name in ("image", "energy", "note", "history"):
         np.testing.assert_array_equal(ens[name][key], truth[name][key])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=repeats(20, 400), deadline=None)
 @given(
     positions=st.lists(st.integers(-SIZE, SIZE - 1), min_size=1, max_size=30),
     data=st.data(),

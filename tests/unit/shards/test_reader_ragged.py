@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reading_data import PRESENT, make_reading_study, ragged_of
@@ -39,7 +40,7 @@ def assert_rows(found, expected):
         assert mine.dtype == theirs.dtype
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=repeats(25, 600), deadline=None)
 @given(key=keys(SIZE))
 def test_every_index_gives_the_items_that_numpy_gives(ens, key):
     rows = np.arange(SIZE)[key]
@@ -126,7 +127,7 @@ def test_a_graph_is_a_dict_of_its_members(ens):
     assert [len(g["nodes"]) for g in ens["mesh"]] == [len(nodes) for nodes in TRUTH["mesh.nodes"]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=repeats(20, 300), deadline=None)
 @given(rows=st.lists(st.integers(0, SIZE - 1), max_size=12))
 def test_a_batch_of_graphs_counts_nodes_through(ens, rows):
     batch = ens.batch(rows, ["mesh"])["mesh"]
@@ -170,7 +171,7 @@ def test_a_ragged_can_be_padded_and_cut():
     assert Ragged(np.zeros((0, 2)), np.zeros(1, np.int64)).padded().shape == (0, 0, 2)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=repeats(25, 500), deadline=None)
 @given(lengths=st.lists(st.integers(0, 5), max_size=8), width=st.integers(0, 6))
 def test_padding_keeps_every_item_that_fits(lengths, width):
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))).astype(np.int64)

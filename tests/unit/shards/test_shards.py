@@ -9,6 +9,7 @@ import warnings
 import h5py
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_study import FIELDS, make_cmd_study, make_study, values_of
@@ -73,7 +74,7 @@ def digests_of(tmp_path_factory, pieces):
     return [info.content_digest for info in study.write_shards()]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=repeats(8, 150), deadline=None)
 @given(cuts=st.lists(st.integers(1, 25), min_size=1, max_size=6))
 def test_the_content_digest_does_not_depend_on_how_the_run_was_cut_into_chunks(
     tmp_path_factory, digests_of_one_chunk, cuts
@@ -303,7 +304,7 @@ def test_statistics_are_per_channel_and_the_same_as_over_the_whole(tmp_path):
     assert by_name["note"] is None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=repeats(25, 500), deadline=None)
 @given(
     values=st.lists(st.floats(-1e6, 1e6) | st.just(float("nan")), min_size=1, max_size=40),
     cut=st.integers(0, 40),

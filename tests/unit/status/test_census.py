@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from status_study import FAILED, INTERRUPTED, OK, SKIPPED, add, chunk, failed, make_workspace
@@ -82,7 +83,9 @@ def _seconds(recent) -> np.ndarray:
     return np.array(sorted((second.started, second.num, second.busy_s) for second in recent.since(0.0)))
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=repeats(12, 250), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(st.integers(0, 2**32))
 def test_it_says_the_same_as_a_replay(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     draw = random.Random(seed)

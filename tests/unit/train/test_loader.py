@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 import torch
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from train_study import IDS, make_data
@@ -72,7 +73,7 @@ def test_without_shuffling_the_order_ascends(dataset):
     assert np.concatenate(epoch_of(ShardLoader(dataset, 10, shuffle=False))).tolist() == IDS.tolist()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=repeats(12, 250), deadline=None)
 @given(
     batch_size=st.integers(1, 70), world_size=st.integers(1, 5), pad=st.booleans(), seed=st.integers(0, 99)
 )
@@ -97,7 +98,7 @@ def test_the_last_batch_may_be_dropped(dataset):
     assert [len(batch) for batch in batches] == [10, 10]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=repeats(12, 250), deadline=None)
 @given(data=st.data())
 def test_resuming_continues_exactly_even_onto_another_world_size(dataset, data):
     """The samples after each resume are those that an uninterrupted epoch has at these places."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from effort import repeats
 from growing_study import FAILED, NUM, OK, SKIPPED, append, chunk, extend_study, make_study, records, writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ def add_up(page: StudyPage) -> bool:
 
 
 @given(written=st.lists(records(), max_size=12), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=repeats(25, 600))
 def test_what_is_counted_record_by_record_is_what_a_snapshot_counts(
     tmp_path_factory: pytest.TempPathFactory, written: list, data: st.DataObject
 ) -> None:

@@ -4,6 +4,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from effort import repeats
 from growing_study import FAILED, NUM, OK, SKIPPED, append, chunk, extend_study, make_study, records, words
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,7 +52,7 @@ def all_rows(
     outcome=st.sampled_from(["", *OUTCOMES]),
     limit=st.integers(1, 50),
 )
-@settings(max_examples=60)
+@settings(max_examples=repeats(25, 600))
 def test_pages_have_every_task_exactly_once(
     tmp_path_factory: pytest.TempPathFactory, written: list, step: str, outcome: str, limit: int
 ) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +27,7 @@ def test_the_same_seed_gives_the_same_samples(method):
         assert not np.array_equal(first, generate_samples(design(method, seed=2), list(BOUNDS)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=repeats(15, 300), deadline=None)
 @given(
     st.sampled_from([m for m in METHODS if m not in ("normal", "grid")]),
     st.integers(1, 200),
@@ -97,7 +98,7 @@ def test_a_design_that_cannot_be_made_says_what_to_change(wrong, words):
         check_design(wrong, list(BOUNDS))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=repeats(15, 300), deadline=None)
 @given(st.sampled_from(["sobol", "halton", "uniform", "normal"]), st.integers(1, 300), st.integers(1, 300))
 def test_a_design_that_gets_more_rows_goes_on_where_it_ended(method, first, more):
     old = generate_samples(design(method, first), list(BOUNDS))
