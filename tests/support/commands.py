@@ -33,6 +33,7 @@ SUPPORT = Path(__file__).parent  # modules of tests
 _SHARED = "SHARED_BY_TESTS"
 _SOCKET = socket.AF_UNIX, socket.SOCK_SEQPACKET
 
+TRAINING_LIMIT_S = 250.0  # enough for `merlin train` on a busy machine; only a failing test reaches it
 COMMANDS = (  # `.*`: with all modules below
     "asyncio", "celery", "celery.apps.worker", "celery.concurrency.thread",
     "duckdb", "h5py", "hdf5plugin", "kombu", "redis", "rich.console", "rich.table", "scipy.stats.qmc",
@@ -151,6 +152,14 @@ class WarmProcess:
 def before_ours(folder: Path) -> str:
     """A PYTHONPATH that begins with a folder."""
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+def training_environment(**variables: object) -> dict[str, str]:
+    """The environment of `merlin train` and its trainers: they know the models of tests, and no group but their own."""
+    groups = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    env = {name: value for name, value in os.environ.items() if name not in groups}
+    env |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": before_ours(SUPPORT)}
+    return env | {name: str(value) for name, value in variables.items()}
 
 
 def write_merlin(path: Path, loaded: Sequence[str] = COMMANDS) -> None:

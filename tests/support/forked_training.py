@@ -1,6 +1,7 @@
 """`merlin train` for tests, with torch loaded; its trainers are copies of it.
 
     process = ForkedTraining(config, "tournament.trainers=2", HOLD_AFTER=25)  # merlin train CONFIG …
+    process = ForkedTorchrun(folder, config)  # torchrun --nproc-per-node 2 … merlin train CONFIG
 
 Loading torch takes longer than most tests train. A test of how `merlin train` or its trainers start, and of what they
 inherit, has to use `subprocess`.
@@ -9,21 +10,22 @@ inherit, has to use `subprocess`.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
-from commands import SCIENCE, SUPPORT, WarmProcess, before_ours
+from commands import SCIENCE, WarmProcess, training_environment, write_merlin
 
 
 class ForkedTraining(WarmProcess):
     """A running command; `variables` are added to its environment."""
 
     def __init__(self, *words: object, **variables: object) -> None:
+        self._begin("merlin", ["train", *map(str, words)], variables)
+
+    def _begin(self, kind: str, argv: list[str], variables: dict[str, object]) -> None:
         self._outputs = os.memfd_create("out"), os.memfd_create("err")
-        env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-        env |= {"GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": before_ours(SUPPORT)}
-        env |= {name: str(value) for name, value in variables.items()}
         out, err = self._outputs
-        argv = ["train", *map(str, words)]
-        super().__init__("merlin", argv, env=env, output=out, errors=err, loaded=SCIENCE)
+        env = training_environment(**variables)
+        super().__init__(kind, argv, env=env, output=out, errors=err, loaded=SCIENCE)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         """What it printed, after its end. Raises subprocess.TimeoutExpired."""
@@ -34,3 +36,13 @@ class ForkedTraining(WarmProcess):
                 file.seek(0)
                 found.append(file.read())
         return found[0], found[1]
+
+
+class ForkedTorchrun(ForkedTraining):
+    """`torchrun` with two ranks of `merlin train …`; the program that it starts is written into a folder."""
+
+    def __init__(self, folder: Path, *words: object) -> None:
+        program = folder / "merlin"
+        write_merlin(program, SCIENCE)
+        options = ("--standalone", "--nproc-per-node", "2", "--no-python", str(program))
+        self._begin("module", ["torch.distributed.run", *options, "train", *map(str, words)], {})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
-from commands import SCIENCE, SUPPORT, WarmProcess, before_ours
+from commands import SCIENCE, TRAINING_LIMIT_S, WarmProcess, training_environment
 
 from merlin.train.parallel.mesh import Ranks
-
-LIMIT_S = 250.0
 
 
 def run_rank(name: str, rank: int, size: int, port: int, directory: str) -> None:
@@ -30,12 +27,11 @@ def run_on_ranks(size: int, work: Callable[[Ranks, Path], None], directory: Path
     from torch import distributed as dist
 
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": before_ours(SUPPORT)}
     ranks = []
     for rank in range(size):
         text = f"import rank_processes; rank_processes.run_rank{work.__name__, rank, size, store.port, str(directory)}"
-        ranks.append(WarmProcess("code", [text], env=env, output=2, loaded=SCIENCE))
-    assert [process.wait(LIMIT_S) for process in ranks] == [0] * size
+        ranks.append(WarmProcess("code", [text], env=training_environment(), output=2, loaded=SCIENCE))
+    assert [process.wait(TRAINING_LIMIT_S) for process in ranks] == [0] * size
 
 
 def write_distributed(ranks: Ranks, directory: Path) -> None:

@@ -6,13 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from commands import SCIENCE, SUPPORT, WarmProcess, before_ours
+from commands import SCIENCE, TRAINING_LIMIT_S, WarmProcess, training_environment
 
 from merlin.train.metrics_log import read_metrics
 from merlin.train.run_directory import RunDirectory
 from merlin.train.tournament.presence import announce, presence_directory
-
-LIMIT_S = 250.0
 
 
 class Rank(WarmProcess):
@@ -21,7 +19,7 @@ class Rank(WarmProcess):
     def __init__(self, directory: Path, trainer: int | None, variables: Mapping[str, str]) -> None:
         argv = ["merlin.train.process", str(directory)]
         argv += [] if trainer is None else ["--trainer", str(trainer)]
-        env = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": before_ours(SUPPORT), **variables}
+        env = training_environment(**variables)
         reading, self._life = os.pipe()  # a trainer ends when its standard input does
         super().__init__("module", argv, env=env, input=reading, output=2, loaded=SCIENCE)
         os.close(reading)
@@ -94,7 +92,8 @@ class Crew:
     def finish(self) -> dict[int, set[int]]:
         """Exit codes of the ranks of each trainer."""
         return {
-            k: {process.wait(LIMIT_S) for process in processes} for k, processes in self.processes.items()
+            k: {process.wait(TRAINING_LIMIT_S) for process in processes}
+            for k, processes in self.processes.items()
         }
 
 

@@ -1,7 +1,8 @@
 """`merlin train` as a person uses it: killed, stopped, resumed, with several trainers, and under torchrun.
 
-Commands are forked from a process that has loaded torch, see forked_training.py. Where what starts them is tested, or
-what they leave behind, they are started as a shell would (`from_shell`).
+Commands are forked from a process that has loaded torch, see forked_training.py, and so is torchrun; the program itself
+plays in test_tournaments.py. Where what commands leave behind is tested, they are started as a shell would
+(`from_shell`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import TRAINING_LIMIT_S, training_environment
 from effort import repeats
-from forked_training import ForkedTraining
+from forked_training import ForkedTorchrun, ForkedTraining
 from surrogate_data import arrays, make_surrogate_data
 from train_run import last_checkpoint, state_digest
 from waiting import wait_until
@@ -24,14 +26,13 @@ from waiting import wait_until
 from merlin.train.checkpoint import best_checkpoint, read_checkpoint
 from merlin.train.metrics_log import read_metrics
 
-MODELS = Path(__file__).parents[1] / "support"
 CONFIG = """
 data: {data}
 model: {{name: "tiny_models:Noisy"}}
 fields: {{images: []}}
 optimizer: {{lr: 0.01}}
 training:
-  {{steps: 300, batch_size: 32, validate_every: 50, checkpoint_every: 10, log_every: 10, threads: 1, device: cpu}}
+  {{steps: 200, batch_size: 32, validate_every: 50, checkpoint_every: 10, log_every: 10, threads: 1, device: cpu}}
 tournament: {{strategy: none}}
 """
 
@@ -51,16 +52,14 @@ def config(data: Path, tmp_path: Path) -> Path:
 Process = ForkedTraining | subprocess.Popen[str]
 
 
-def from_shell(*argv: object, program: tuple[str, ...] = ("-m", "merlin.cli", "train")) -> Process:
-    known = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    env = {name: value for name, value in os.environ.items() if name not in known}
-    env |= {"PYTHONPATH": str(MODELS), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, *program, *map(str, argv)]
-    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def from_shell(*argv: object) -> Process:
+    command = [sys.executable, "-m", "merlin.cli", "train", *map(str, argv)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=training_environment(), **pipes, text=True)
 
 
 def finish(process: Process, code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=180)
+    out, err = process.communicate(timeout=TRAINING_LIMIT_S)
     assert process.returncode == code, err
     return out, err
 
@@ -106,7 +105,7 @@ def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
     rng, run = random.Random(seed), tmp_path / "run"
     for _ in range(2):
         process = ForkedTraining(config, f"directory={run}")
-        goal = step_of(run) + rng.randrange(1, 120)
+        goal = step_of(run) + rng.randrange(1, 80)
         wait_until(lambda: step_of(run) >= goal or process.poll() is not None)  # noqa: B023
         process.kill()
         process.communicate()
@@ -117,7 +116,7 @@ def test_a_run_killed_at_any_moment_ends_bit_by_bit_as_one_that_was_not(
         for line in read_metrics(run / "trainers/0/metrics.jsonl")
         if line["kind"] == "validation"
     ]
-    assert steps == list(range(50, 301, 50))
+    assert steps == list(range(50, 201, 50))
 
 
 def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
@@ -131,7 +130,7 @@ def test_a_run_that_is_asked_to_stop_writes_a_checkpoint_and_says_how_to_go_on(
         _, err = finish(process, 128 + number)
         assert f"stopped by {number.name}; resume with: merlin train {run} --trust-code" in err
         stopped_at = read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"]
-        assert least <= stopped_at < 300
+        assert least <= stopped_at < 200
         words = (run, "--trust-code")
     train(run, "--trust-code")
     assert final_state(run) == final_state(unbroken)
@@ -162,9 +161,9 @@ def test_a_trainer_that_fails_is_told_and_does_not_end_the_others(config, tmp_pa
     os.kill(children_of(process.pid)[1], signal.SIGKILL)
     _, err = finish(process, 1)
     assert "trainer 1 failed; the end of its log:" in err and "ended by SIGKILL" in err
-    assert read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"] == 300
+    assert read_checkpoint(last_checkpoint(run / "trainers/0/checkpoints"))["step"] == 200
     train(run, "--trust-code")
-    assert read_checkpoint(last_checkpoint(run / "trainers/1/checkpoints"))["step"] == 300
+    assert read_checkpoint(last_checkpoint(run / "trainers/1/checkpoints"))["step"] == 200
 
 
 def test_trainers_leave_when_the_command_is_killed(config, tmp_path) -> None:
@@ -190,14 +189,9 @@ def test_a_trainer_is_never_trained_by_two_processes(config, tmp_path) -> None:
     process.communicate()
 
 
-def torchrun(*argv: object) -> subprocess.Popen[str]:
-    options = ("--standalone", "--nproc-per-node", "2", "-m", "merlin.cli", "train")
-    return from_shell(*argv, program=("-m", "torch.distributed.run", *options))
-
-
 def test_two_ranks_of_a_trainer_under_torchrun_share_its_batches(config, tmp_path) -> None:
     words = ["model.name=regressor", "model.width=16", "training.steps=60"]
-    finish(torchrun(config, *words, f"directory={tmp_path / 'two'}"))
+    finish(ForkedTorchrun(tmp_path, config, *words, f"directory={tmp_path / 'two'}"))
     assert sorted(p.name for p in (tmp_path / "two" / "trainers").iterdir()) == ["0"]
     train(config, *words, f"directory={tmp_path / 'one'}")
     one, two = (

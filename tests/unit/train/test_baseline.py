@@ -24,7 +24,6 @@ from merlin.train.prepare import check, open_data
 from merlin.train.results import baseline
 from merlin.train.results.baseline import Comparison, compare_run
 from merlin.train.results.evaluate import evaluate
-from merlin.train.results.report.page import write_report
 from merlin.train.results.report.tables import baseline_table
 from merlin.train.run_directory import RunDirectory
 
@@ -35,7 +34,12 @@ def compared(run: RunDirectory) -> Comparison | None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    words = ("fields.scalars=[energy, radius]", "model.width=64", "optimizer.lr=0.005")
+    words = (
+        "fields.scalars=[energy, radius]",
+        "model.width=64",
+        "optimizer.lr=0.005",
+        "training.validate_every=100",
+    )
     return make_trained(tmp_path_factory.mktemp("trained"), *words, steps=400)
 
 
@@ -91,10 +95,7 @@ def test_training_ends_with_the_comparison(tmp_path, capsys) -> None:
 
 
 def test_an_evaluation_has_the_comparison_on_its_own_samples(run: RunDirectory) -> None:
-    evaluation = evaluate(run.path)
-    assert evaluation.facts["baseline"]["split"] == "test"
-    page, _ = write_report(evaluation)
-    assert "nearest neighbour" in page.read_text()
+    assert evaluate(run.path).facts["baseline"]["split"] == "test"
     # its own neighbours would be there, and the training samples of other data are not known
     assert evaluate(run.path, split="train").facts["baseline"] is None
     assert evaluate(run.path, split="all").facts["baseline"] is None
@@ -114,7 +115,7 @@ def test_classes_are_compared_by_how_many_are_wrong(tmp_path) -> None:
     torch.set_num_threads(1)
     words = (
         "model={name: classifier, width: 64, depth: 1}", "fields={inputs: [image], classes: [label]}",
-        "training.steps=80", "optimizer.lr=0.01",
+        "training.steps=80", "training.validate_every=40", "optimizer.lr=0.01",
     )  # fmt: skip
     text = YAML.format(data=make_digit_data(tmp_path / "digits"), directory=tmp_path / "run")
     found = compared(train_run(check(parse_config(text, "train.yaml", words)))[0])

@@ -22,7 +22,6 @@ from merlin.train.models.base import Shapes
 from merlin.train.models.registry import build
 from merlin.train.prepare import check
 from merlin.train.results.evaluate import evaluate
-from merlin.train.results.export import export_model, model_facts
 from merlin.train.results.predict import predict_file
 from merlin.train.results.report.page import write_report
 from merlin.train.results.scores import ClassScores
@@ -106,27 +105,6 @@ def test_predictions_of_classes_are_written_as_whole_numbers(
                 found = file["label"][:]
     assert found.dtype == np.int64 and done.num == 30
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("format", ["onnx", "torchscript"])
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
-def test_an_exported_classifier_takes_the_image_alone(
-    surrogate: Surrogate, tmp_path: Path, format: str
-) -> None:
-    path = export_model(surrogate, format, tmp_path / "model")
-    image = digits(7, seed=2)["image"].astype(np.float32)
-    if format == "onnx":
-        onnxruntime = pytest.importorskip("onnxruntime")
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        label, probabilities = session.run(None, {"image": image})
-    else:
-        found = torch.jit.load(str(path))(torch.from_numpy(image))
-        label, probabilities = (found[name].detach().numpy() for name in ("label", "label.probabilities"))
-    expected = surrogate.predict({"image": image})
-    np.testing.assert_array_equal(label, expected["label"])
-    np.testing.assert_allclose(probabilities, expected["label.probabilities"], rtol=1e-3, atol=1e-5)
-    told = model_facts(surrogate)
-    assert told["inputs"][0]["shape"] == [9, 9] and told["outputs"][0]["classes"] == list(range(10))
 
 
 def test_classes_are_values_whatever_they_are(tmp_path: Path) -> None:

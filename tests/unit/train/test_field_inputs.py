@@ -18,7 +18,6 @@ from merlin.train.models.base import Shapes
 from merlin.train.models.registry import build
 from merlin.train.prepare import check, open_data, prepare
 from merlin.train.results.evaluate import evaluate
-from merlin.train.results.export import export_model
 from merlin.train.results.predict import predict_file
 from merlin.train.results.report.page import write_report
 from merlin.train.results.surrogate import ExtrapolationWarning, load_surrogate
@@ -158,25 +157,6 @@ def test_columns_of_a_matrix_are_found_in_it(data: Path, tmp_path: Path) -> None
     np.savez(tmp_path / "bad.npz", z=z)
     with pytest.raises(UsageError, match="row 7, 'z', 'z2': inf is no finite number"):
         predict_file(surrogate, tmp_path / "bad.npz", tmp_path / "bad.csv")
-
-
-@pytest.mark.parametrize("format", ["onnx", "torchscript"])
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
-def test_exported_models_take_images_beside_their_columns(
-    data: Path, run: RunDirectory, tmp_path: Path, format: str
-) -> None:
-    surrogate = load_surrogate(run.path, device="cpu")
-    path = export_model(surrogate, format, tmp_path / "model")
-    arrays = surrogate.arrays(given_to(data, 7))
-    if format == "onnx":
-        onnxruntime = pytest.importorskip("onnxruntime")
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        assert [put.name for put in session.get_inputs()] == ["inputs", "image"]
-        (found,) = session.run(None, dict(zip(("inputs", "image"), arrays, strict=True)))
-    else:
-        loaded = torch.jit.load(str(path))
-        found = loaded(*(torch.from_numpy(values.copy()) for values in arrays))["label"].detach().numpy()
-    np.testing.assert_allclose(found, surrogate.predict(given_to(data, 7))["label"], rtol=1e-4)
 
 
 def test_such_a_run_is_evaluated_reported_and_goes_on(data: Path, run: RunDirectory) -> None:

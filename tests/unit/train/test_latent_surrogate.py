@@ -22,7 +22,7 @@ from merlin.train.results.surrogate import load_surrogate
 
 BOTH = Shapes.of(("a", "b", "c"), ("x", "y"), {"side": (2, 8, 16), "top": (1, 4, 4)})
 WORDS = (
-    "fields={scalars: [energy, radius], images: [image]}", "training.steps=60",
+    "fields={scalars: [energy, radius], images: [image]}", "training.steps=30",
     "model={name: latent_surrogate, width: 32, latent: 6, components: 24}",
 )  # fmt: skip
 
@@ -139,9 +139,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_learns_and_its_images_are_those_of_the_basis(data: Path, tmp_path: Path) -> None:
-    run = train_run(prepare_run(data, tmp_path / "run", *WORDS, "training.steps=300", "optimizer.lr=0.005"))[
-        0
-    ]
+    words = ("training.steps=300", "training.validate_every=100", "optimizer.lr=0.005")
+    run = train_run(prepare_run(data, tmp_path / "run", *WORDS, *words))[0]
     facts = evaluate(run.path).facts
     assert facts["baseline"]["not_better"] == []
     assert min(of["r2"] for of in facts["scalars"].values()) > 0.9
@@ -151,7 +150,7 @@ def test_a_run_learns_and_its_images_are_those_of_the_basis(data: Path, tmp_path
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(data: Path, tmp_path: Path) -> None:
     prepared = prepare_run(data, tmp_path / "one", *WORDS)
-    run, _, _ = train_run(prepared, stop=StopAt(25))
+    run, _, _ = train_run(prepared, stop=StopAt(13))
     train_run(prepared, run=run)
     other, _, _ = train_run(prepare_run(data, tmp_path / "other", *WORDS))
     states = [read_checkpoint(last_checkpoint(r.trainer(0).checkpoints))["trainer"] for r in (run, other)]

@@ -72,13 +72,14 @@ def test_a_surrogate_learns_and_leaves_the_autoencoder_as_it_is(data, autoencode
 def test_a_run_that_has_to_begin_anew_takes_over_the_autoencoder_again(
     data, autoencoder, tmp_path, monkeypatch
 ) -> None:
-    again = prepare_surrogate(data, tmp_path / "run", autoencoder.path, "training.ema=0.9")
-    run, _, _ = train_run(again, stop=StopAt(25))
+    words = ("training.steps=30", "training.validate_every=15", "training.ema=0.9")
+    again = prepare_surrogate(data, tmp_path / "run", autoencoder.path, *words)
+    run, _, _ = train_run(again, stop=StopAt(15))
     # as where another trainer of a process group has no checkpoint at all
     monkeypatch.setattr(Checkpoints, "newest", lambda self, like: None)
     _, ending, recorder = train_run(again, run=run)
-    assert ending.step == 60 and not any("resumed" in note for note in recorder.notes)
-    other = prepare_surrogate(data, tmp_path / "other", autoencoder.path, "training.ema=0.9")
+    assert ending.step == 30 and not any("resumed" in note for note in recorder.notes)
+    other = prepare_surrogate(data, tmp_path / "other", autoencoder.path, *words)
     unbroken, _, _ = train_run(other)
     one, two = (
         read_checkpoint(last_checkpoint(r.trainer(0).checkpoints))["trainer"] for r in (run, unbroken)

@@ -203,6 +203,7 @@ def test_the_report_stands_alone_and_is_told_to_those_who_do_not_see_it(
     assert told["format"] == "merlin-evaluation" and set(told["scalars"]) == {"energy", "radius", "time"}
     for words in ("energy", "relative L2", "SSIM", "prefers-color-scheme: dark", "channel 1", "width: 16"):
         assert words in text
+    assert "nearest neighbour" in text  # the comparison with baselines
 
 
 def test_an_autoencoder_is_judged_by_its_reconstructions_and_a_surrogate_on_top_by_all_it_does(

@@ -10,10 +10,14 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from digit_data import digits, make_digit_data
+from train_run import YAML, train_run
 from trained import make_trained
 
 from merlin.errors import TrainingError
-from merlin.train.results.export import export_model
+from merlin.train.config_file import parse_config
+from merlin.train.prepare import check
+from merlin.train.results.export import export_model, model_facts
 from merlin.train.results.surrogate import Surrogate, load_surrogate
 
 
@@ -22,6 +26,34 @@ def surrogate(tmp_path_factory: pytest.TempPathFactory) -> Surrogate:
     mixed = "normalise={inputs: log, energy: log, radius: none, image: {name: log, offset: 0.001}}"
     model = "model={name: regressor, width: 8, kind: cnn}"
     return load_surrogate(make_trained(tmp_path_factory.mktemp("run"), mixed, model).path, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_digit_data(tmp_path_factory.mktemp("digits"), 400)
+
+
+def trained_on(pictures: Path, directory: Path, *words: str) -> Surrogate:
+    """A model that sees images, after a few steps."""
+    text = YAML.format(data=pictures, directory=directory)
+    config = parse_config(text, "train.yaml", ["fields={}", "training.steps=8", *words])
+    return load_surrogate(train_run(check(config))[0].path, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def classifier(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Surrogate:
+    model = "model={name: classifier, width: 64, depth: 1}"
+    fields = "fields={inputs: [image], classes: [label]}"
+    return trained_on(pictures, tmp_path_factory.mktemp("classifier") / "run", model, fields)
+
+
+@pytest.fixture(scope="module")
+def regressor(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Surrogate:
+    """It sees an image, a series and a number."""
+    model = "model={name: regressor, width: 16, depth: 1}"
+    fields = "fields={inputs: [image, margins, brightness], scalars: [label], images: []}"
+    words = (model, fields, "normalise={inputs: standard, margins: log}")
+    return trained_on(pictures, tmp_path_factory.mktemp("regressor") / "run", *words)
 
 
 def inputs(surrogate: Surrogate, num: int) -> np.ndarray:
@@ -76,3 +108,42 @@ def test_a_model_that_an_export_would_change_is_not_written(surrogate: Surrogate
     finally:
         surrogate.model.trainee = kept
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format", ["onnx", "torchscript"])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_an_exported_classifier_takes_the_image_alone(
+    classifier: Surrogate, tmp_path: Path, format: str
+) -> None:
+    path = export_model(classifier, format, tmp_path / "model")
+    image = digits(7, seed=2)["image"].astype(np.float32)
+    if format == "onnx":
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        label, probabilities = session.run(None, {"image": image})
+    else:
+        found = torch.jit.load(str(path))(torch.from_numpy(image))
+        label, probabilities = (found[name].detach().numpy() for name in ("label", "label.probabilities"))
+    expected = classifier.predict({"image": image})
+    np.testing.assert_array_equal(label, expected["label"])
+    np.testing.assert_allclose(probabilities, expected["label.probabilities"], rtol=1e-3, atol=1e-5)
+    told = model_facts(classifier)
+    assert told["inputs"][0]["shape"] == [9, 9] and told["outputs"][0]["classes"] == list(range(10))
+
+
+@pytest.mark.parametrize("format", ["onnx", "torchscript"])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_exported_models_take_images_beside_their_columns(
+    regressor: Surrogate, tmp_path: Path, format: str
+) -> None:
+    path = export_model(regressor, format, tmp_path / "model")
+    given = digits(7, seed=2)
+    del given["label"]
+    arrays = regressor.arrays(given)
+    if format == "onnx":
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        assert [put.name for put in session.get_inputs()] == ["inputs", "image"]
+        (found,) = session.run(None, dict(zip(("inputs", "image"), arrays, strict=True)))
+    else:
+        loaded = torch.jit.load(str(path))
+        found = loaded(*(torch.from_numpy(values.copy()) for values in arrays))["label"].detach().numpy()
+    np.testing.assert_allclose(found, regressor.predict(given)["label"], rtol=1e-4)

@@ -28,7 +28,6 @@ from merlin.train.results.best import load_best
 from merlin.train.results.evaluate import Evaluation, evaluate
 from merlin.train.results.intervals import LEVELS, fitted_scale, held_shares, reach
 from merlin.train.results.members import NoEnsembleError, load_members
-from merlin.train.results.report.page import write_report
 from merlin.train.results.scales import Ratios
 from merlin.train.results.surrogate import UncertainSurrogate, load_surrogate
 from merlin.train.run_directory import RunDirectory
@@ -292,21 +291,6 @@ def test_on_other_data_the_factors_are_those_of_the_run(
     assert facts["uncertainty"] is None and any("No uncertainty: the data set" in n for n in facts["notes"])
 
 
-def test_the_report_shows_the_calibration(evaluation: Evaluation, tmp_path: Path) -> None:
-    page, charts = write_report(evaluation, tmp_path / "report.html")
-    assert "calibration" in [path.stem for path in charts]
-    text = page.read_text()
-    for words in (
-        "Calibration of the uncertainty",
-        "Ensemble of 3 trainers",
-        "spread of 3 trainers",
-        "in 95 %",
-    ):
-        assert words in text
-    told = json.loads((evaluation.run.path / "evaluation.json").read_text())["uncertainty"]
-    assert told["sentence"] == evaluation.facts["uncertainty"]["sentence"]
-
-
 # commands
 
 
@@ -318,10 +302,22 @@ def call(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, s
     return int(end.value.code or 0), captured.out, captured.err
 
 
-def test_evaluate_and_predict_tell_it(copy: RunDirectory, tmp_path: Path, capsys) -> None:
+def test_evaluate_and_predict_tell_it_and_the_report_shows_the_calibration(
+    copy: RunDirectory, evaluation: Evaluation, tmp_path: Path, capsys
+) -> None:
     code, out, err = call(capsys, "evaluate", copy.path)
     assert code == 0 and "ensemble of 3 trainers" in out and "→" in out and "No uncertainty" not in out, err
     facts = json.loads((copy.path / "evaluation.json").read_text())
+    assert facts["uncertainty"]["sentence"] == evaluation.facts["uncertainty"]["sentence"]
+    page = (copy.path / "report.html").read_text()
+    for found in (
+        "Calibration of the uncertainty",
+        "Ensemble of 3 trainers",
+        "spread of 3 trainers",
+        "in 95 %",
+    ):
+        assert found in page
+    assert (copy.path / "plots" / "calibration.png").is_file()
     scales = {name: of["scale"] for name, of in facts["uncertainty"]["fields"].items()}
 
     np.savetxt(tmp_path / "s.csv", inputs(5), delimiter=",", header="a,b,c,d", comments="")
