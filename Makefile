@@ -78,7 +78,7 @@ STORMS := $(addprefix tests/system/,faults/test_publishing_faults.py faults/test
   test_packing_storm.py test_shards_damage.py test_training.py slurm/test_cluster.py slurm/test_losing_nodes.py)
 soak: setup servers
 	MERLIN_SOAK_LONG=1 $(BIN)/python -m pytest --timeout 1800 tests/unit tests/contract/test_damaged_redis.py tests/compat $(STORMS)
-	MERLIN_SOAK_FAULTS=$(FAULTS) MERLIN_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/system/faults/test_soak.py
+	MERLIN_SOAK_FAULTS=$(FAULTS) MERLIN_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/system/faults/test_soak.py tests/system/faults/test_rabbit_faults.py
 
 ROWS ?=
 bench: export PYTHONPATH := $(CURDIR)/tests/bench:$(CURDIR)/tests/support:$(CURDIR)/specs/icf

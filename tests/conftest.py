@@ -1,8 +1,7 @@
 """Servers for every test that wants one; see servers.py for what they can do.
 
 `any_redis` and `any_slurm` are shared by the tests of one process, and empty at the start of each test; `any_rabbit` is
-shared by all tests. Do not stop these. `own_redis`, `own_rabbit` and `own_slurm` are the test's own, to be killed and
-paused at will.
+shared by all tests. Do not stop these. `own_redis` and `own_slurm` are the test's own, to be killed and paused at will.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ import pytest
 from commands import share_place
 from servers import (
     Authority,
-    RabbitServer,
     RedisServer,
     SharedRabbit,
-    rabbitmq_server,
     redis_server,
     shared_rabbit,
     throwaway_ca,
@@ -121,12 +118,6 @@ def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
 def any_rabbit() -> SharedRabbit:
     """A RabbitMQ server; queues of other tests may be in it, under other names."""
     return shared_rabbit()
-
-
-@pytest.fixture
-def own_rabbit(tmp_path: Path) -> Iterator[RabbitServer]:
-    with rabbitmq_server(tmp_path) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

@@ -41,6 +41,7 @@ import pytest
 from commands import shared_place
 
 HOST = "127.0.0.1"
+LOOPBACK = {"0100007F"}  # the same, as `listening` returns it
 PASSWORD = "a-Password-9f3c01ab"  # of every server here; unusual, so that a test can search logs for it
 USER = VHOST = "merlin"  # of RabbitMQ
 START_S = 120.0  # a loaded machine starts RabbitMQ in 20 s
@@ -109,6 +110,11 @@ class Authority:
     cert: Path
     key: Path
 
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """The authority that `throwaway_ca` has made in the folder."""
+        return cls(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+
     def context(self) -> ssl.SSLContext:
         """The TLS context of clients that trust this authority and no other."""
         return ssl.create_default_context(cafile=str(self.ca))
@@ -128,7 +134,24 @@ def throwaway_ca(folder: Path) -> Authority:
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     for key in folder.glob("*.key"):
         key.chmod(0o600)
-    return Authority(folder / "ca.pem", folder / "server.pem", folder / "server.key")
+    return Authority.of(folder)
+
+
+def listening(group: int) -> set[str]:
+    """The addresses that processes of the group listen on, as /proc writes them."""
+    inodes = set()
+    for pid in group_members(group):
+        with suppress(OSError):  # a process that has ended meanwhile
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # or closed a file
+                    inodes.add(os.readlink(fd))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                found.add(fields[1].split(":")[0])
+    return found
 
 
 class _Server:
@@ -314,10 +337,11 @@ class RabbitServer(_Server):
     poll_s = 0.2  # it takes seconds to start, and a question takes milliseconds of a core
     user, password = USER, PASSWORD
 
-    def __init__(self, folder: Path, tls: Authority | None, vhosts: Sequence[str]) -> None:
+    def __init__(self, folder: Path, authority: Authority | None, vhosts: Sequence[str]) -> None:
         self._program = program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
         epmd = program("epmd")
-        super().__init__(folder, None, tls)
+        super().__init__(folder, None, None)
+        self._authority, self.tls_port = authority, free_port()
         self._vhosts = vhosts
         self._enter(vhosts[0])
         self._epmd_port, self._dist_port = free_port(), free_port()
@@ -373,15 +397,15 @@ class RabbitServer(_Server):
     def _config(self) -> list[str]:
         lines = [f"load_definitions = {self.folder / 'definitions.json'}"]
         lines += ["disk_free_limit.absolute = 1MB", "log.file.level = info"]
-        if self.tls is None:
-            return [*lines, f"listeners.tcp.local = {HOST}:{self.port}"]
+        lines.append(f"listeners.tcp.local = {HOST}:{self.port}")
+        if self._authority is None:
+            return lines
         return [
             *lines,
-            "listeners.tcp = none",
-            f"listeners.ssl.local = {HOST}:{self.port}",
-            f"ssl_options.cacertfile = {self.tls.ca}",
-            f"ssl_options.certfile = {self.tls.cert}",
-            f"ssl_options.keyfile = {self.tls.key}",
+            f"listeners.ssl.local = {HOST}:{self.tls_port}",
+            f"ssl_options.cacertfile = {self._authority.ca}",
+            f"ssl_options.certfile = {self._authority.cert}",
+            f"ssl_options.keyfile = {self._authority.key}",
             "ssl_options.verify = verify_none",
             "ssl_options.fail_if_no_peer_cert = false",
         ]
@@ -424,10 +448,10 @@ class RabbitServer(_Server):
 
 
 class SharedRabbit(RabbitServer):
-    """See `shared_rabbit`."""
+    """See `shared_rabbit` and `secure_rabbit`."""
 
-    def __init__(self, folder: Path, port: int, vhost: str) -> None:
-        self.folder, self.port, self.tls, self._process = folder, port, None, None
+    def __init__(self, folder: Path, port: int, vhost: str, tls: Authority | None = None) -> None:
+        self.folder, self.port, self.tls, self._process = folder, port, tls, None
         self._enter(vhost)
 
     def start_again(self) -> None:
@@ -466,15 +490,32 @@ def redis_server(
 
 
 def rabbitmq_server(
-    folder: Path, tls: Authority | None = None, vhosts: Sequence[str] = (VHOST,)
+    folder: Path, authority: Authority | None = None, vhosts: Sequence[str] = (VHOST,)
 ) -> RabbitServer:
-    """Start one with a node, a cookie and a port mapper of its own; it takes some seconds."""
-    return RabbitServer(folder, tls, vhosts)
+    """Start one with a node, a cookie and a port mapper of its own; it takes some seconds.
+
+    With an authority, it has a second port, `tls_port`, for connections over TLS.
+    """
+    return RabbitServer(folder, authority, vhosts)
 
 
 def shared_rabbit() -> SharedRabbit:
     """The one of the whole test run, in a virtual host of this process; whoever asks first starts it."""
-    program("rabbitmq-server", "/usr/lib/rabbitmq/bin/rabbitmq-server")
+    found, vhost = _shared_rabbit()
+    return SharedRabbit(Path(found["folder"]), found["port"], vhost)
+
+
+def secure_rabbit() -> SharedRabbit:
+    """The same server, over TLS; `tls` is the authority that signed its certificate."""
+    found, vhost = _shared_rabbit()
+    authority = Authority.of(Path(found["authority"]))
+    return SharedRabbit(Path(found["folder"]), found["tls_port"], vhost, authority)
+
+
+def _shared_rabbit() -> tuple[dict[str, Any], str]:
+    """What its process says of the shared server, and the virtual host of this process."""
+    for needed in ("rabbitmq-server", "epmd", "openssl"):
+        program(needed)  # here, where a test can be skipped
     owner, place = shared_place()
     vhosts = [f"{VHOST}-{n}" for n in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
     known = place / "rabbitmq.json"
@@ -487,19 +528,19 @@ def shared_rabbit() -> SharedRabbit:
             line = server.stdout.readline()
             assert line, f"{argv} ended with {server.wait()}"
             known.write_text(line)
-    found = json.loads(known.read_text())
-    return SharedRabbit(Path(found["folder"]), found["port"], vhosts[own_number() % len(vhosts)])
+    return json.loads(known.read_text()), vhosts[own_number() % len(vhosts)]
 
 
 def _serve(owner: int, vhosts: Sequence[str]) -> None:
     """Run a RabbitMQ until the process `owner` ends; says where in a line of JSON when it answers."""
     end = os.pidfd_open(owner)
-    with (
-        tempfile.TemporaryDirectory(prefix="merlin-rabbitmq-") as folder,
-        rabbitmq_server(Path(folder), vhosts=vhosts) as server,
-    ):
-        print(json.dumps({"folder": str(server.folder), "port": server.port}), flush=True)
-        select.select([end], [], [])
+    with tempfile.TemporaryDirectory(prefix="merlin-rabbitmq-") as folder:
+        place = Path(folder) / "authority"
+        with rabbitmq_server(Path(folder), throwaway_ca(place), vhosts) as server:
+            told = {"folder": str(server.folder), "port": server.port}
+            told |= {"tls_port": server.tls_port, "authority": str(place)}
+            print(json.dumps(told), flush=True)
+            select.select([end], [], [])
 
 
 _KEEPER = """

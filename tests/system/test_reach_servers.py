@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec.structs
 import pytest
 from commands import run_merlin
-from servers import HOST, Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server, throwaway_ca
+from servers import HOST, Authority, RedisServer, SharedRabbit, redis_server, secure_rabbit, throwaway_ca
 
 from merlin.config.load import load_config
 from merlin.config.model import Endpoint, Kind, Secret, Tls
@@ -37,10 +37,9 @@ def tls_redis(tmp_path_factory: pytest.TempPathFactory, authority: Authority) ->
         yield server
 
 
-@pytest.fixture(scope="module")
-def tls_rabbit(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[RabbitServer]:
-    with rabbitmq_server(tmp_path_factory.mktemp("rabbitmq"), authority) as server:
-        yield server
+@pytest.fixture
+def tls_rabbit() -> SharedRabbit:
+    return secure_rabbit()
 
 
 def secure(url: str, ca: Path) -> Endpoint:
@@ -104,9 +103,10 @@ def test_rabbitmq_that_refuses(any_rabbit, change, words):
 
 
 @pytest.mark.parametrize("product", ["redis", "rabbit"])
-def test_tls_is_verified_against_the_authority_that_is_named(product, authority, tmp_path, request):
-    url = request.getfixturevalue(f"tls_{product}").url
-    assert checked(secure(url, authority.ca)).ok
+def test_tls_is_verified_against_the_authority_that_is_named(product, tmp_path, request):
+    server = request.getfixturevalue(f"tls_{product}")
+    url = server.url
+    assert checked(secure(url, server.tls.ca)).ok
     unnamed = checked(msgspec.structs.replace(parse_url(url, {}), tls=Tls()))
     assert not unnamed.ok
     assert "cannot be trusted" in unnamed.detail
@@ -163,7 +163,7 @@ def test_a_certificate_for_another_name_is_refused(kind: Kind, impostor, authori
     assert "trusted" not in checked(careless).detail
 
 
-def test_celery_and_redis_connect_with_what_app_yaml_says(tls_redis, tls_rabbit, authority, tmp_path):
+def test_celery_and_redis_connect_with_what_app_yaml_says(tls_redis, tls_rabbit, tmp_path):
     """The whole way: a file as a user writes it, and the keyword arguments that the clients get."""
     kombu = pytest.importorskip("kombu")
     import redis
@@ -181,14 +181,14 @@ broker:
     port: {tls_rabbit.port}
     vhost: {tls_rabbit.vhost}
     cert_reqs: required
-    ca_certs: {authority.ca}
+    ca_certs: {tls_rabbit.tls.ca}
 results_backend:
     name: rediss
     password: pw
     server: localhost
     port: {tls_redis.port}
     cert_reqs: required
-    ssl_ca_certs: {authority.ca}
+    ssl_ca_certs: {tls_redis.tls.ca}
 """
     )
     config = load_config(path, {"HOME": str(tmp_path)})

@@ -6,59 +6,22 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import redis
 from servers import (
     HOST,
+    LOOPBACK,
     PASSWORD,
-    RabbitServer,
     RedisServer,
-    group_members,
-    rabbitmq_server,
+    listening,
     redis_server,
+    secure_rabbit,
     throwaway_ca,
 )
 
 TESTS = Path(__file__).resolve().parents[1] / "support"
-
-
-def listening(group: int) -> set[str]:
-    """The addresses that processes of the group listen on, as /proc writes them."""
-    inodes = set()
-    for pid in group_members(group):
-        with suppress(OSError):  # a process that has ended meanwhile
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):  # or closed a file
-                    inodes.add(os.readlink(fd))
-    found = set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
-                found.add(fields[1].split(":")[0])
-    return found
-
-
-LOOPBACK = {"0100007F"}
-
-
-def publish(server: RabbitServer, text: str) -> None:
-    with server.connection() as connection:
-        queue = connection.SimpleQueue("kept")
-        queue.put(text)
-        queue.close()
-
-
-def fetch(server: RabbitServer) -> str:
-    with server.connection() as connection:
-        queue = connection.SimpleQueue("kept")
-        message = queue.get(timeout=120)
-        message.ack()
-        queue.close()
-        return str(message.payload)
 
 
 def test_redis_wants_its_password_and_listens_on_loopback_alone(own_redis: RedisServer) -> None:
@@ -119,28 +82,20 @@ def test_redis_over_tls_is_trusted_by_its_authority_alone(tmp_path: Path) -> Non
             client.ping()
 
 
-def test_rabbitmq_keeps_messages_over_a_crash_and_listens_on_loopback_alone(own_rabbit: RabbitServer) -> None:
-    assert listening(own_rabbit.pid) == LOOPBACK
-    publish(own_rabbit, "hello")
-    group = own_rabbit.pid
-    own_rabbit.kill9()
-    assert group_members(group) == []
-    own_rabbit.start_again()
-    assert fetch(own_rabbit) == "hello"
-
-
 def test_rabbitmq_over_tls_is_trusted_by_its_authority_alone(tmp_path: Path) -> None:
     from kombu import Connection
 
-    ours, other = throwaway_ca(tmp_path / "ours"), throwaway_ca(tmp_path / "other")
-    with rabbitmq_server(tmp_path, tls=ours) as server:
-        publish(server, "hello")
-        assert fetch(server) == "hello"
-        with (
-            pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"),
-            Connection(server.url, ssl={"ca_certs": str(other.ca), "server_hostname": HOST}) as stranger,
-        ):
-            stranger.connect()
+    server, other = secure_rabbit(), throwaway_ca(tmp_path / "other")
+    with server.connection() as connection, connection.SimpleQueue("over TLS") as queue:
+        queue.put("hello")
+        message = queue.get(timeout=120)
+        message.ack()
+        assert message.payload == "hello"
+    with (
+        pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"),
+        Connection(server.url, ssl={"ca_certs": str(other.ca), "server_hostname": HOST}) as stranger,
+    ):
+        stranger.connect()
 
 
 def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path: Path) -> None:

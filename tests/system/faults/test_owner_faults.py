@@ -13,7 +13,7 @@ from servers import RedisServer
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=100", "SLEEP=0.02", "SHARD=50")
+VARIABLES = ("N=60", "SLEEP=0.02", "SHARD=30")
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_letters_to_the_owner_may_be_lost(home: Installation, command: str) -> N
     (home.folder / "hold").unlink()
     more = ("MAXLEN", "0") if command == "XTRIM" else ()
     with home.redis.client() as client:
-        for goal in range(40, study.planned - 20, 30):
+        for goal in range(40, study.planned - 20, 15):
             study.wait_for(goal)
             client.execute_command(command, home.key(study.id, "mail"), *more)
     study.wait_for_end()

@@ -1,4 +1,4 @@
-"""Redis and RabbitMQ die, forget, hang and run full while workers run a study."""
+"""Redis dies, forgets, hangs and runs full while workers run a study, and RabbitMQ forgets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from installation import LEASE_S, Installation, installation
 from lines_study import LinesStudy
-from servers import RabbitServer, RedisServer, rabbitmq_server, redis_server
+from servers import RabbitServer, RedisServer, redis_server
 from tripwire import Tripwire
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=100", "SLEEP=0.02", "SHARD=50")
+VARIABLES = ("N=60", "SLEEP=0.03", "SHARD=30")
 
 
 def begun(home: Installation) -> LinesStudy:
@@ -114,14 +114,6 @@ def test_a_study_cannot_be_published_to_a_full_redis_and_later_can(home: Install
     home.merlin("restart", workspace)
     home.replace_workers(spec, 1)
     finish(LinesStudy(home, spec, workspace))
-
-
-def test_rabbitmq_may_crash(tmp_path: Path, own_redis: RedisServer) -> None:
-    with rabbitmq_server(tmp_path) as rabbit, installation(tmp_path, rabbit, own_redis) as home:
-        study = begun(home)
-        rabbit.kill9()
-        rabbit.start_again()
-        finish(study)
 
 
 @pytest.fixture

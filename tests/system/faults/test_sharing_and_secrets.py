@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from installation import Installation, installation
 from lines_study import LinesStudy, write_spec
-from servers import PASSWORD, Authority, RabbitServer, RedisServer, rabbitmq_server, redis_server
+from servers import PASSWORD, Authority, RabbitServer, RedisServer, redis_server, secure_rabbit
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -66,20 +66,19 @@ def over_tls(home: Installation, authority: Authority) -> None:
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
-def test_a_study_runs_over_tls(tmp_path: Path, authority: Authority, broker: str) -> None:
-    with redis_server(tmp_path, tls=authority) as redis:
-        rabbit = rabbitmq_server(tmp_path, tls=authority) if broker == "rabbitmq" else None
-        try:
-            with installation(tmp_path, rabbit or redis, redis, lease_s=LONG_S) as home:
-                over_tls(home, authority)
-                study = LinesStudy.publish(home, *VARIABLES)
-                home.replace_workers(study.spec, 2)
-                study.wait_for_end()
-                assert study.check().num_again == 0
-                home.stop_workers()
-        finally:
-            if rabbit is not None:
-                rabbit.close()
+def test_a_study_runs_over_tls(tmp_path: Path, broker: str, request: pytest.FixtureRequest) -> None:
+    rabbit = secure_rabbit() if broker == "rabbitmq" else None
+    authority = rabbit.tls if rabbit else request.getfixturevalue("authority")
+    with (
+        redis_server(tmp_path, tls=authority) as redis,
+        installation(tmp_path, rabbit or redis, redis, lease_s=LONG_S) as home,
+    ):
+        over_tls(home, authority)
+        study = LinesStudy.publish(home, *VARIABLES)
+        home.replace_workers(study.spec, 2)
+        study.wait_for_end()
+        assert study.check().num_again == 0
+        home.stop_workers()
 
 
 def files_with(folder: Path, secrets: list[bytes], but: set[Path]) -> list[str]:

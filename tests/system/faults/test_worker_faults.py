@@ -20,7 +20,7 @@ from waiting import wait_until
 from merlin.plan.plan_io import write_plan
 
 pytestmark = pytest.mark.slow
-VARIABLES = ("N=100", "SLEEP=0.02", "SHARD=50")
+VARIABLES = ("N=60", "SLEEP=0.02", "SHARD=30")
 
 
 @pytest.fixture

@@ -19,14 +19,19 @@ from waiting import wait_until
 from merlin.batch.registry import scheduler_of
 
 CHECKOUT = Path(__file__).parents[3]
+NUM = 16
+NODES = {"node1", "node2"}
 
+# no task ends before there is a file `go`
 SPEC = """\
 description: {name: hosts, description: every task writes down where it runs}
 batch: {type: SCHEDULER, walltime: "1:00:00"}
 study:
   - name: sim
     description: one file per sample
-    run: {cmd: "uname -n > where; LAUNCH echo rank >> where; sleep 0.05; echo $(X)", procs: 2}
+    run:
+      cmd: "uname -n > where; until test -e $(SPECROOT)/go; do sleep 0.1; done; LAUNCH echo rank >> where; echo $(X)"
+      procs: 2
 merlin:
   samples: {file: x.csv, column_labels: [X]}
 """
@@ -43,7 +48,7 @@ class Site:
         # jsrun cannot start programs of workers that it has started itself
         spec = SPEC.replace("SCHEDULER", name).replace("LAUNCH", "" if name == "lsf" else "$(LAUNCHER)")
         (folder / "hosts.yaml").write_text(spec)
-        (folder / "x.csv").write_text("".join(f"{k}\n" for k in range(40)))
+        (folder / "x.csv").write_text("".join(f"{k}\n" for k in range(NUM)))
         self.environment = {**os.environ, **self.stand_in.variables, **login, "HOME": str(folder / "home")}
 
     def merlin(self, *words: str) -> str:
@@ -87,6 +92,11 @@ def by_hand(site: Site) -> str:
     return scheduler_of(name).submitted_id(done.stdout)
 
 
+def written(workspace: Path) -> list[list[str]]:
+    """What each task that has begun wrote down: the node, then a word of each of its processes."""
+    return [words for path in workspace.glob("sim/**/where") if (words := path.read_text().split())]
+
+
 @pytest.mark.parametrize("submit", [by_merlin, by_hand])
 def test_a_job_of_workers_runs_a_study_on_its_nodes_and_ends_with_it(
     site: Site, submit: Callable[[Site], str]
@@ -94,14 +104,15 @@ def test_a_job_of_workers_runs_a_study_on_its_nodes_and_ends_with_it(
     site.merlin("run", "hosts.yaml")
     job = submit(site)
     (workspace,) = (path.parent for path in site.folder.glob("*/merlin_info"))
+    if os.geteuid() == 0:  # only root gives processes another host name
+        wait_until(lambda: {words[0] for words in written(workspace)} == NODES, site.story)
+    (site.folder / "go").touch()
     site.merlin("monitor", workspace.name, "--sleep", "0.5")
     site.merlin("stop-workers", "--wait", "100")
     wait_until(lambda: site.stand_in.job(job)["state"] == "over", site.story)
     assert site.stand_in.job(job)["code"] == 0, site.story()
     (sim,) = json.loads(site.merlin("status", workspace.name, "--json"))["steps"]
-    assert sim["ok"] == 40, site.story()
-    written = [path.read_text().split() for path in workspace.glob("sim/**/where")]
-    assert len(written) == 40
-    if os.geteuid() == 0:  # only root gives processes another host name
-        assert {words[0] for words in written} == {"node1", "node2"}
-    assert all(words.count("rank") == (1 if site.stand_in.scheduler == "lsf" else 2) for words in written)
+    assert sim["ok"] == NUM, site.story()
+    found = written(workspace)
+    assert len(found) == NUM
+    assert all(words.count("rank") == (1 if site.stand_in.scheduler == "lsf" else 2) for words in found)

@@ -8,7 +8,7 @@ from effort import repeats
 from lines_study import LinesStudy
 from waiting import wait_until
 
-NUM_KILLS = repeats(5, 100)
+NUM_KILLS = repeats(3, 100)
 
 
 def test_a_node_that_is_cut_off_for_longer_than_its_lease_does_nothing_twice(site):
@@ -35,9 +35,9 @@ def jobs_at_work(site, jobs):
 
 def test_jobs_that_are_killed_while_they_work_cost_no_task(site):
     rng = random.Random(7)
-    num, last = repeats(200, 5000), repeats(180, 4900)
+    num, last = repeats(120, 5000), repeats(105, 4900)
     study = LinesStudy.publish(
-        site, f"N={num}", "SHARD=100", f"HOLD={last}", held=True
+        site, f"N={num}", "SHARD=60", f"HOLD={last}", held=True
     )  # it outlives the kills
     jobs = {site.submit_workers(study.spec, "--nodes=1") for _ in range(3)}
     for number in range(NUM_KILLS):
