@@ -14,6 +14,7 @@ from merlin.api.revision_moves import moves_of
 from merlin.api.updating import MemberUpdate, Update
 from merlin.base.files import file_error, write_text
 from merlin.errors import LedgerError, WorkspaceError
+from merlin.execution.conductor import UPDATER
 from merlin.ledger.records import RESET, EventRecord, RangeRecord
 from merlin.ledger.resets import COLLECT_AGAIN, EDITED, resets, taken_from
 from merlin.ledger.segments import write_lineage
@@ -38,8 +39,6 @@ from merlin.workspace.revisions import (
     keep_present,
     write_note,
 )
-
-UPDATER = "updater"  # its name as a writer of the ledger
 
 
 @contextmanager

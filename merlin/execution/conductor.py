@@ -34,6 +34,7 @@ from merlin.plan.tasks import FAILURES, NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
 CONTROLLER = "controller"  # its name as a writer of the ledger
+UPDATER = "updater"  # the name of a command that gives the study another revision, which runs no tasks
 QUARANTINED = "node_quarantined"  # the event that a node gets nothing more of this run
 MEMORY = "memory"  # the event with the scheduler's state that outcomes do not contain
 

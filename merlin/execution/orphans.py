@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 
 from merlin.base.processes import Process, all_sessions, works_in
-from merlin.execution.conductor import CONTROLLER
+from merlin.execution.conductor import CONTROLLER, UPDATER
 from merlin.execution.job_folder import WORKER_PREFIX
 from merlin.execution.sessions import kill_session
 from merlin.ledger.format import Writer
@@ -28,7 +28,7 @@ def kill_orphans(workspace: Workspace) -> list[int]:
     alive = all_sessions() if writers else {}
     killed: list[int] = []
     for writer in writers:
-        if writer.host != host or writer.worker == CONTROLLER or writer.pid in killed:
+        if writer.host != host or writer.worker in (CONTROLLER, UPDATER) or writer.pid in killed:
             continue
         if writer.worker.startswith(WORKER_PREFIX):  # a batch job: the run goes on with it
             continue

@@ -2,6 +2,7 @@
 
     done = run_merlin("status", workspace, "--json", cwd=folder)  # as subprocess.run(["merlin", …]) would
     done = run_python(text, cwd=folder)  # as subprocess.run([sys.executable, "-c", text]) would
+    run = WarmCommand("merlin", ["run", spec])  # as subprocess.Popen(["merlin", …]) would
     write_merlin(folder / "merlin")  # a program that does so, for shell scripts
 
 Half of a short command's time is imports, and the tests run a thousand of them. A test of how a command starts,
@@ -274,3 +275,33 @@ def _warm_process(owner: int, folder: Path, loaded: tuple[str, ...]) -> str:
                 start_new_session=True,
             )
     return str(address)
+
+
+class WarmCommand(WarmProcess):
+    """A running command that leads a session, and what it prints; for tests that kill it or look on."""
+
+    def __init__(
+        self,
+        kind: str,
+        argv: Sequence[str | Path],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`kind` and `argv` are those of `WarmProcess`."""
+        self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115  they close with this object
+        out, err = (file.fileno() for file in self._files)
+        words = [str(word) for word in argv]
+        env = os.environ if env is None else env
+        super().__init__(kind, words, cwd=cwd, env=env, output=out, errors=err, is_session=True)
+
+    def printed(self) -> tuple[str, str]:
+        """What it has printed so far, on stdout and stderr."""
+        fds = [file.fileno() for file in self._files]
+        out, err = (os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace") for fd in fds)
+        return out, err
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it has printed, after its end. Raises subprocess.TimeoutExpired."""
+        self.wait(timeout)
+        return self.printed()

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from commands import WarmProcess, run_merlin
+from commands import WarmCommand, WarmProcess, run_merlin
 from live_processes import live_processes
 from servers import RabbitServer, RedisServer, die_with_us
 from waiting import wait_until
@@ -201,7 +201,7 @@ class Installation:
         return require_config(self.environment, cwd=self.folder)
 
     def start_command(self, *argv: str | Path, **more: str) -> subprocess.Popen[str]:
-        """Start `merlin …`; `more` are environment variables."""
+        """Start `merlin …` as users do; `more` are environment variables."""
         return subprocess.Popen(
             [sys.executable, "-m", "merlin.cli", *map(str, argv)],
             cwd=self.folder,
@@ -211,6 +211,10 @@ class Installation:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def start_warm(self, *argv: str | Path, **more: str) -> WarmCommand:
+        """Start `merlin …` from modules that are loaded already; `more` are environment variables."""
+        return WarmCommand("merlin", argv, cwd=self.folder, env=self.environment | more)
 
     def merlin(
         self, *argv: str | Path, code: int | None = 0, limit_s: float = 200

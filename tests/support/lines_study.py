@@ -15,7 +15,10 @@ from waiting import wait_until
 import merlin
 from merlin.ledger.records import ChunkRecord
 from merlin.ledger.replay import replay
+from merlin.plan.outcome_counts import summed
 from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.shards.proving.verify import verify
+from merlin.status.snapshot import take_snapshot
 from merlin.workspace.directory import open_workspace
 
 # every run of a task, finished or not, leaves a line in `started`, so that repetitions can be counted; while a file
@@ -156,10 +159,7 @@ class LinesStudy:
 
         With `failed_before`, tasks may have failed in an earlier run of the study.
         """
-        status = json.loads(self.home.merlin("status", self.workspace.path, "--json").stdout)
-        names = ("planned", "ok", "failed", "skipped", "missing")
-        totals = {name: sum(step[name] for step in status["steps"]) for name in names}
-        assert totals == {
+        assert summed(take_snapshot(self.workspace).steps) == {
             "planned": self.planned,
             "ok": self.planned,
             "failed": 0,
@@ -168,7 +168,8 @@ class LinesStudy:
         }
         self.check_commits(Outcome.OK if failed_before else Outcome.FAILED)
         self._check_lines()
-        self.home.merlin("shards", "verify", self.workspace.path)
+        report = verify(self.workspace.path / "collect")
+        assert report.ok, [problem.render() for problem in report.problems]
         per_sample = [i.num_tasks for i in self.workspace.plan.instances if i.step != "collect"]
         return Facts(self.planned, self.num_started(), sum(per_sample))
 

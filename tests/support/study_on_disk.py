@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from commands import WarmCommand
 from live_processes import live_processes
 
 from merlin.execution.pool import LOGS_DIR
@@ -59,20 +60,19 @@ import json, sys
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import SilentObserver
-from merlin.plan.reopen import Again
 from merlin.workspace.directory import open_workspace
 # a worker that a busy machine keeps from stopping is not killed, which would cost what it has not written down yet
-options = RunOptions(workers=int(sys.argv[2]), again=Again(failed=sys.argv[3] == "redo"), grace_s=100.0)
+options = RunOptions(workers=int(sys.argv[2]), grace_s=100.0)
 summary = run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())
 names = ("planned", "ok", "failed", "skipped", "missing", "stop_reason")
 print(json.dumps({name: getattr(summary, name) for name in names}))
 """
 
 
-def start_run(workspace: Workspace, *, workers: int = 2, redo: bool = False) -> subprocess.Popen[str]:
-    """Start the command; returns its process, in a process group of its own."""
+def start_run(workspace: Workspace) -> subprocess.Popen[str]:
+    """Start the command as users do; returns its process, in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", RUN, str(workspace.path), str(workers), "redo" if redo else "-"],
+        [sys.executable, "-c", *_words(workspace, 2)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -80,7 +80,16 @@ def start_run(workspace: Workspace, *, workers: int = 2, redo: bool = False) -> 
     )
 
 
-def end_of(run: subprocess.Popen[str], limit_s: float = 120.0) -> dict[str, Any]:
+def start_warm_run(workspace: Workspace, *, workers: int = 2) -> WarmCommand:
+    """Start the command from modules that are loaded already; `processes_of` finds it by its directory."""
+    return WarmCommand("code", _words(workspace, workers), cwd=workspace.path)
+
+
+def _words(workspace: Workspace, workers: int) -> list[str]:
+    return [RUN, str(workspace.path), str(workers)]
+
+
+def end_of(run: WarmCommand, limit_s: float = 120.0) -> dict[str, Any]:
     """Wait for the end of the command; returns what it printed."""
     out, err = run.communicate(timeout=limit_s)
     assert run.returncode == 0, err

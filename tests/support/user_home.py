@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from commands import run_merlin
+from commands import WarmCommand, run_merlin
 
 
 class UserHome:
@@ -21,13 +20,9 @@ class UserHome:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
         self.env = {**inherited, "HOME": str(folder), **env}
 
-    def start(self, *words: str | Path, **env: str) -> subprocess.Popen[str]:
+    def start(self, *words: str | Path, **env: str) -> WarmCommand:
         """Start `merlin …` as a process of its own, which a test can kill."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "merlin.cli", *map(str, words)],
-            cwd=self.folder, env={**self.env, **env}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        return WarmCommand("merlin", words, cwd=self.folder, env={**self.env, **env})
 
     def merlin(
         self, *words: str | Path, code: int | None = 0, **env: str

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 LIMIT_S = 120.0  # enough on a busy machine; only a failing test reaches it
 POLL_S = 0.01  # between two looks, at least
@@ -13,9 +12,20 @@ MAX_POLL_S = 1.0
 SHARE = 12  # a pause takes so many times as long as the look before it: other tests need the cores
 
 
+class Process(Protocol):
+    """The part of `subprocess.Popen` that tells why a process has ended."""
+
+    @property
+    def returncode(self) -> int | Any: ...
+
+    def poll(self) -> int | None: ...
+
+    def communicate(self) -> Any: ...
+
+
 def wait_until(
     condition: Callable[[], Any],
-    about: subprocess.Popen[Any] | Callable[[], object] | None = None,
+    about: Process | Callable[[], object] | None = None,
     limit_s: float = LIMIT_S,
 ) -> Any:
     """The first true value of the condition.
@@ -28,9 +38,9 @@ def wait_until(
         if found := condition():
             return found
         pause_s = min(MAX_POLL_S, max(POLL_S, SHARE * (time.monotonic() - began)))
-        if isinstance(about, subprocess.Popen):
+        if about is not None and not callable(about):
             assert about.poll() is None, f"it ended with {about.returncode}: {about.communicate()}"
         if time.monotonic() > deadline:
-            state = about() if about is not None and not isinstance(about, subprocess.Popen) else ""
+            state = about() if callable(about) else ""
             raise AssertionError(f"waited {limit_s:g} s in vain {state}")
         time.sleep(pause_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -168,10 +169,7 @@ def test_monitor_says_which_queue_has_no_worker_and_ctrl_c_leaves_the_study_alon
     workspace = home.publish()
     home.merlin("run-workers", "two.yaml", "--steps", "sim")
     watching = home.start("monitor", str(workspace), "--sleep", "0.2")
-    assert watching.stderr is not None
-    for line in watching.stderr:
-        if "no worker serves queue cold" in line:
-            break
+    wait_until(lambda: "no worker serves queue cold" in watching.printed()[1], watching)
     watching.send_signal(signal.SIGINT)
     assert "the study goes on" in watching.communicate(timeout=120)[1]
     assert watching.returncode == 130
@@ -199,8 +197,8 @@ def test_monitor_of_a_spec_goes_on_with_the_study_that_its_last_step_has_started
     home.merlin("run-workers", "chain.yaml")
     assert home.ask("monitor", outer)["followed_by"] == []
     watching = home.start("monitor", "chain.yaml", "--sleep", "0.2", "--json")
-    assert watching.stderr is not None
-    assert any("chain_2" in line and "uses the same queues" in line for line in watching.stderr)
+    told = re.compile("chain_2.*uses the same queues")
+    wait_until(lambda: told.search(watching.printed()[1]), watching)
     (home.folder / "go").touch()
     report = json.loads(watching.communicate(timeout=120)[0])
     assert (report["name"], report["ok"], report["exit_code"]) == ("chain_1", 2, 1)
@@ -299,16 +297,11 @@ def test_purge_empties_the_queues_and_stops_the_study_for_good(home):
 def test_monitor_publishes_a_study_again_that_redis_has_lost(home):
     workspace = home.publish()
     watching = home.start("monitor", str(workspace), "--sleep", "0.2")
-    assert watching.stderr is not None
-    watching.stderr.readline()
+    wait_until(lambda: "\n" in watching.printed()[1], watching)
     with home.redis.client() as client:
         client.flushall()
-    lines = []
-    for line in watching.stderr:
-        lines.append(line)
-        if "published again, from its ledger" in line:
-            break
-    assert any("Redis has lost the study's progress" in line for line in lines), lines
+    wait_until(lambda: "published again, from its ledger" in watching.printed()[1], watching)
+    assert "Redis has lost the study's progress" in watching.printed()[1]
     home.merlin("run-workers", "two.yaml")
     out, err = watching.communicate(timeout=120)
     assert watching.returncode == 0, err
@@ -325,10 +318,7 @@ def test_a_published_study_does_not_run_here_as_well(home):
 
 def test_workers_in_the_foreground_end_when_they_are_told_to(home):
     command = home.start("run-workers", "two.yaml", "--foreground", "--steps", "sim")
-    assert command.stdout is not None
-    for line in command.stdout:
-        if "1 worker started" in line:
-            break
+    wait_until(lambda: "1 worker started" in command.printed()[0], command)
     command.terminate()
     command.communicate(timeout=120)
     assert command.returncode == 0

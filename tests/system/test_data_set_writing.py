@@ -7,7 +7,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
@@ -18,7 +17,7 @@ import h5py
 import hdf5plugin  # noqa: F401 - registers the filters
 import numpy as np
 import pytest
-from commands import run_merlin
+from commands import WarmCommand, run_merlin
 from effort import repeats
 from live_processes import processes_inside
 from servers import RedisServer
@@ -159,10 +158,6 @@ def write_study(folder: Path, made: Path) -> Path:
 @pytest.fixture
 def spec(tmp_path: Path, made: Path) -> Path:
     return write_study(tmp_path, made)
-
-
-def command(*argv: str | Path) -> list[str]:
-    return [sys.executable, "-m", "merlin.cli", *map(str, argv)]
 
 
 def merlin(*argv: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -311,7 +306,7 @@ def test_workers_clean_up_what_a_local_run_cleans_up(on_workers: Path) -> None:
 # ------------------------------------------------------------------ storms
 
 
-def kill_all(run: subprocess.Popen[str], folder: Path) -> None:
+def kill_all(run: WarmCommand, folder: Path) -> None:
     """The command and its workers, at once; all of them work inside the folder."""
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(run.pid)], capture_output=True, text=True
@@ -329,7 +324,7 @@ def shards_in(workspace: Path) -> int:
     return len(list(workspace.glob("files/shard_*.json")))
 
 
-def wait_for_more(run: subprocess.Popen[str], folder: Path, rng: random.Random) -> None:
+def wait_for_more(run: WarmCommand, folder: Path, rng: random.Random) -> None:
     """Wait until a shard has been written (or the run has ended), and then a little."""
     before = {str(path) for path in folder.glob("*/files/shard_*.json")}
     wait_until(
@@ -366,9 +361,7 @@ def test_killed_while_it_packs_and_cleans_up_it_ends_in_the_same_data_set(
     argv: list[str | Path] = ["run", spec, "--local", "--workers", "2"]
     cleaned: dict[int, int] = {}  # how often a sample had run when its files were found to be gone
     for _ in range(NUM_KILLS):
-        run = subprocess.Popen(
-            command(*argv), cwd=stormy, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        run = WarmCommand("merlin", argv, cwd=stormy)
         wait_for_more(run, stormy, rng)
         kill_all(run, stormy)
         workspace = workspace_in(stormy)

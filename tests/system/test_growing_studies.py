@@ -7,13 +7,13 @@ import json
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import WarmCommand
 from live_processes import processes_inside
 from servers import RedisServer
 from user_home import UserHome
@@ -81,7 +81,7 @@ class Home(UserHome):
             "run", "grow.yaml", "--local", "--extend", study, "--vars", f"N={num}", *more, code=code
         )
 
-    def kill(self, run: subprocess.Popen[str]) -> None:
+    def kill(self, run: WarmCommand) -> None:
         """SIGKILL it, and wait for the end of what it leaves behind, so that nothing of it runs on later."""
         run.send_signal(signal.SIGKILL)
         run.communicate(timeout=120)
@@ -272,7 +272,7 @@ def test_samples_from_a_file_alone(home: Home) -> None:
 def on_workers(tmp_path: Path, any_redis: RedisServer) -> Iterator[Home]:
     home = Home(tmp_path, MERLIN_BROKER_URL=any_redis.url)
     yield home
-    home.start("stop-workers", "--now", "--wait", "100").communicate(timeout=120)
+    home.merlin("stop-workers", "--now", "--wait", "100", code=None)
 
 
 @pytest.mark.slow

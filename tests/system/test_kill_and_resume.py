@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from effort import repeats
-from study_on_disk import end_of, make_workspace, processes_of, start_run, workers_of
+from study_on_disk import end_of, make_workspace, processes_of, start_warm_run, workers_of
 from waiting import wait_until
 
 from merlin.ledger.replay import replay
@@ -55,7 +55,7 @@ def test_every_task_is_finished_exactly_once_whatever_is_killed(tmp_path: Path, 
         # in this order: a worker of the run before may still be about to find out that it was killed
         finished = finished_tasks(workspace)
         before = num_lines(log)
-        run = start_run(workspace)
+        run = start_warm_run(workspace)
         goal = before + rng.randrange(1, 60)
         wait_until(lambda: num_lines(log) >= goal or run.poll() is not None, lambda: num_lines(log))  # noqa: B023
         kill_something(workspace, run, rng)
@@ -66,7 +66,7 @@ def test_every_task_is_finished_exactly_once_whatever_is_killed(tmp_path: Path, 
             f"{id}{t}" for id in finished for t in finished[id]
         }
         assert not ran_again
-    summary = end_of(start_run(workspace))
+    summary = end_of(start_warm_run(workspace))
     num_bad = len(range(7, NUM, 20))
     assert (summary["ok"], summary["failed"]) == (2 * (NUM - num_bad), num_bad)
     assert (summary["skipped"], summary["missing"]) == (num_bad, 0)

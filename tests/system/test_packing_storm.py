@@ -13,14 +13,16 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import h5py
 import pytest
+from commands import WarmCommand
 from effort import repeats
 from small_disk import small_disk
 from study_on_disk import processes_of, workers_of
-from waiting import wait_until
+from waiting import POLL_S, wait_until
 
 from merlin.base.files import TEMPORARY_SUFFIX
 from merlin.errors import ShardError
@@ -67,7 +69,8 @@ def run(inputs, context):
 """
 
 
-def merlin(*argv: str | Path, **more: object) -> subprocess.Popen[str]:
+def new_merlin(*argv: str | Path, **more: object) -> subprocess.Popen[str]:
+    """Start `merlin …` as users do."""
     command = [sys.executable, "-m", "merlin.cli", *map(str, argv)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0, **more
@@ -81,8 +84,8 @@ def write_study(folder: Path) -> Path:
     return spec
 
 
-def start(spec: Path, output: Path) -> subprocess.Popen[str]:
-    return merlin("run", spec, "--local", "--workers", "2", "--vars", f"OUTPUT_PATH={output}")
+def run_of(spec: Path, output: Path) -> list[str | Path]:
+    return ["run", spec, "--local", "--workers", "2", "--vars", f"OUTPUT_PATH={output}"]
 
 
 def workspace_in(folder: Path) -> Path | None:
@@ -93,7 +96,7 @@ def workspace_in(folder: Path) -> Path | None:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The content digest of a run that nobody kills."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    run = start(write_study(folder), folder)
+    run = new_merlin(*run_of(write_study(folder), folder))
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, out + err
     workspace = workspace_in(folder)
@@ -163,11 +166,12 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def survive(run: subprocess.Popen[str], witness: Witness, rng: random.Random, workspace: Path) -> None:
+def survive(run: WarmCommand, witness: Witness, rng: random.Random, workspace: Path) -> None:
     """Watch the run until a random moment after its first progress, then kill a worker, the command, or both."""
     num, goal, end = witness.num_looked_at, rng.randrange(1, 25), time.monotonic() + 120
     while run.poll() is None and witness.num_looked_at < num + goal:
         witness.look()
+        time.sleep(POLL_S)
         assert time.monotonic() < end, "no progress"
     if run.poll() is None:
         workers = workers_of(open_workspace(workspace))
@@ -176,6 +180,7 @@ def survive(run: subprocess.Popen[str], witness: Witness, rng: random.Random, wo
     end = time.monotonic() + 5 * rng.random()
     while run.poll() is None and time.monotonic() < end:
         witness.look()
+        time.sleep(POLL_S)
     kill([run.pid] if run.poll() is None else [])
     run.communicate(timeout=120)
     witness.look()
@@ -186,14 +191,15 @@ def survive(run: subprocess.Popen[str], witness: Witness, rng: random.Random, wo
 def test_a_storm_of_kills_ends_in_the_same_content(tmp_path: Path, undisturbed: str, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    run = start(write_study(tmp_path), tmp_path)
+    run = WarmCommand("merlin", run_of(write_study(tmp_path), tmp_path))
     workspace = wait_until(lambda: workspace_in(tmp_path), run)
     witness = Witness(workspace / "collect")
     for _ in range(repeats(4, 8)):
         survive(run, witness, rng, workspace)
-        run = merlin("restart", workspace, "--local", "--workers", "2")
+        run = WarmCommand("merlin", ["restart", workspace, "--local", "--workers", "2"])
     while run.poll() is None:
         witness.look()
+        time.sleep(POLL_S)
     out, err = run.communicate(timeout=120)
     assert run.returncode == 0, out + err
     witness.look()
@@ -216,11 +222,11 @@ def test_a_full_disk_is_said_plainly_and_a_restart_goes_on(tmp_path: Path, undis
         if mounted:
             ballast = disk / "ballast"
             ballast.write_bytes(bytes(60 << 20))  # 4 MB are left, and 4.5 MB of bundles alone are to come
-            run = start(spec, disk)
+            run = new_merlin(*run_of(spec, disk))
         else:
             limit = (150_000, resource.RLIM_INFINITY)
-            arguments = ["run", spec, "--local", "--workers", "2", "--vars", f"OUTPUT_PATH={disk}"]
-            run = merlin(*arguments, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit))
+            limited = partial(resource.setrlimit, resource.RLIMIT_FSIZE, limit)
+            run = new_merlin(*run_of(spec, disk), preexec_fn=limited)
         out, err = run.communicate(timeout=120)
         assert run.returncode == 1, out + err
         assert (
@@ -234,7 +240,7 @@ def test_a_full_disk_is_said_plainly_and_a_restart_goes_on(tmp_path: Path, undis
         Witness(workspace / "collect").look()
         if mounted:
             ballast.unlink()
-        run = merlin("restart", workspace, "--local", "--workers", "2", "--json")
+        run = new_merlin("restart", workspace, "--local", "--workers", "2", "--json")
         out, err = run.communicate(timeout=120)
         assert run.returncode == 0, out + err
         assert json.loads(out)["missing"] == 0

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from changing_study import POST, SPEC, Home, contents, put, study_of
+from changing_study import POST, SPEC, Home, contents, fresh, put, study_of
 from commands import run_python
 from killed_update import update_alone
 
@@ -33,13 +32,6 @@ CLEANED = put("      aggregate:\n        samples", "      aggregate:\n        cl
 def home(finished_change: Path, tmp_path: Path) -> Home:
     shutil.copytree(finished_change, tmp_path / "home", symlinks=True)
     return Home(tmp_path / "home")
-
-
-def anew(folder: Path, text: str) -> dict[str, tuple[str, Any]]:
-    """What a fresh run of a spec makes."""
-    home = Home(folder)
-    home.write(text)
-    return contents(home.run())
 
 
 def change(home: Home, study: Path, text: str) -> dict[str, int]:
@@ -70,22 +62,22 @@ def test_of_a_filter_that_was_too_strict_the_rejected_rows_alone_run_again(tmp_p
     told = " ".join(home.say("plan", "change.yaml", "--update", study).stdout.split())
     assert f"values of {20 - rejected} tasks" in told and "had been rejected" in told
     assert change(home, study, LOOSE(SPEC)) == {"draw": rejected}
-    assert contents(study) == anew(tmp_path / "loose", LOOSE(SPEC))
+    assert contents(study) == fresh(LOOSE(SPEC))
     home.ask("history", study, "--undo")
     assert contents(study) == before
     home.ask("shards", "verify", study)
     # a filter that stays rejects what it did; nobody needs the values
     more = STRICT(SPEC).replace("valid: value < 1,", "valid: [value < 1, value > 0.3],")
     assert change(home, study, more) == {}
-    assert contents(study) == anew(tmp_path / "more", more)
+    assert contents(study) == fresh(more)
 
 
-def test_rows_that_a_later_filter_rejected_come_from_where_they_still_are(home: Home, tmp_path: Path) -> None:
+def test_rows_that_a_later_filter_rejected_come_from_where_they_still_are(home: Home) -> None:
     study = study_of(home)
     assert change(home, study, STRICT(SPEC)) == {}
     assert change(home, study, STRICT(SPEC).replace("5, valid", "4, valid")) == {}
     assert change(home, study, LOOSE(SPEC)) == {}
-    assert contents(study) == anew(tmp_path / "loose", LOOSE(SPEC))
+    assert contents(study) == fresh(LOOSE(SPEC))
     for path in study.glob("merlin_info/revisions/*/before"):
         shutil.rmtree(path)
     assert change(home, study, SPEC) == {"draw": num_over(study, 1.5)}
@@ -96,7 +88,7 @@ def num_over(study: Path, limit: float) -> int:
     return 2 * int(np.count_nonzero(2 * table[:, 0] >= limit))
 
 
-def test_a_new_data_set_over_a_function_takes_what_another_one_has(home: Home, tmp_path: Path) -> None:
+def test_a_new_data_set_over_a_function_takes_what_another_one_has(home: Home) -> None:
     study = study_of(home)
     text = SPEC.replace(
         "  - name: report\n",
@@ -105,7 +97,7 @@ def test_a_new_data_set_over_a_function_takes_what_another_one_has(home: Home, t
     )
     before = contents(study)
     assert change(home, study, text) == {}
-    assert contents(study) == anew(tmp_path / "anew", text)
+    assert contents(study) == fresh(text)
     home.ask("history", study, "--undo")
     assert contents(study) == before
 
@@ -114,9 +106,7 @@ def test_a_new_data_set_over_a_function_takes_what_another_one_has(home: Home, t
 
 
 @pytest.mark.parametrize("is_half_collected", [False, True])
-def test_one_edit_after_another_with_kills_between_them(
-    home: Home, tmp_path: Path, is_half_collected: bool
-) -> None:
+def test_one_edit_after_another_with_kills_between_them(home: Home, is_half_collected: bool) -> None:
     study = study_of(home)
     before = contents(study)
     for text in (STRICT(SPEC), PACKED(SPEC), LOOSE(SPEC)):
@@ -127,7 +117,7 @@ def test_one_edit_after_another_with_kills_between_them(
             assert done.returncode == 0, done.stderr
     home.ask("restart", study, "--local")
     assert home.ran() == {}
-    assert contents(study) == anew(tmp_path / "loose", LOOSE(SPEC))
+    assert contents(study) == fresh(LOOSE(SPEC))
     home.ask("shards", "verify", study)
     for _ in range(3):
         home.ask("history", study, "--undo")
@@ -135,27 +125,23 @@ def test_one_edit_after_another_with_kills_between_them(
     home.ask("shards", "verify", study)
 
 
-def test_rows_that_were_to_be_taken_are_not_taken_once_their_step_is_another_one(
-    home: Home, tmp_path: Path
-) -> None:
+def test_rows_that_were_to_be_taken_are_not_taken_once_their_step_is_another_one(home: Home) -> None:
     study = study_of(home)
     home.write(PACKED(SPEC))
     update_alone(home, study)
     text = PACKED(SPEC).replace("model:draw", "model:other").replace('"y": $(X)', '"y": 1$(X)')
     assert change(home, study, text) == {"simulate": 10, "draw": 20, "post": 20, "report": 1}
-    assert contents(study) == anew(tmp_path / "anew", text)
+    assert contents(study) == fresh(text)
 
 
-def test_outputs_that_were_to_be_collected_are_not_once_their_step_is_another_one(
-    home: Home, tmp_path: Path
-) -> None:
+def test_outputs_that_were_to_be_collected_are_not_once_their_step_is_another_one(home: Home) -> None:
     study = study_of(home)
     text = SPEC.replace("          f: {", "          z: {file: out.json, key: z}\n          f: {")
     home.write(text)
     update_alone(home, study)
     text = text.replace('"y": $(X)', '"y": 1$(X)')
     assert change(home, study, text) == {"simulate": 10, "post": 20, "report": 1}
-    assert contents(study) == anew(tmp_path / "anew", text)
+    assert contents(study) == fresh(text)
 
 
 def test_a_data_set_that_an_undone_revision_has_made_is_put_aside_also_where_there_was_none(
@@ -182,7 +168,7 @@ def test_a_spec_of_another_name_is_told(home: Home) -> None:
     )
 
 
-def test_a_row_that_was_damaged_meanwhile_fails_and_runs_again_if_asked(home: Home, tmp_path: Path) -> None:
+def test_a_row_that_was_damaged_meanwhile_fails_and_runs_again_if_asked(home: Home) -> None:
     study = study_of(home)
     home.write(PACKED(SPEC))
     update_alone(home, study)
@@ -193,10 +179,10 @@ def test_a_row_that_was_damaged_meanwhile_fails_and_runs_again_if_asked(home: Ho
     assert home.ran() == {}
     home.ask("restart", study, "--local", "--failed")
     assert home.ran() == {"draw": 10}
-    assert contents(study) == anew(tmp_path / "anew", PACKED(SPEC))
+    assert contents(study) == fresh(PACKED(SPEC))
 
 
-def test_a_row_of_which_the_shard_was_not_written_again_is_not_taken(home: Home, tmp_path: Path) -> None:
+def test_a_row_of_which_the_shard_was_not_written_again_is_not_taken(home: Home) -> None:
     study = study_of(home)
     (home.folder / "model.py").write_text((home.folder / "model.py").read_text().replace("* 2", "* 5"))
     home.write(SPEC)
@@ -237,7 +223,7 @@ def test_results_of_scripts_whose_files_were_cleaned_up_are_taken_from_the_data_
         "        samples_per_shard: 5", "        samples_per_shard: 4\n        valid: y > 0.3"
     )
     assert change(home, study, text) == {"report": 1}
-    assert contents(study) == anew(tmp_path / "anew", text)
+    assert contents(study) == fresh(text)
     wrong = text.replace("valid: y > 0.3", "valid: y > 0.1").replace(
         "f: {file: out.json, key: f}", "f: {file: out.json, key: g}"
     )
@@ -250,13 +236,13 @@ def test_results_of_scripts_whose_files_were_cleaned_up_are_taken_from_the_data_
     home.ask("shards", "verify", study)
 
 
-def test_extensions_keep_their_rows_too(home: Home, tmp_path: Path) -> None:
+def test_extensions_keep_their_rows_too(home: Home) -> None:
     study = study_of(home)
     assert change(home, study, SPEC.replace("N: 10", "N: 15"))["draw"] == 10
     before = contents(study)
     text = STRICT(SPEC).replace("N: 10", "N: 15")
     assert change(home, study, text) == {}
-    assert contents(study) == anew(tmp_path / "anew", text)
+    assert contents(study) == fresh(text)
     home.ask("history", study, "--undo")
     assert contents(study) == before
     home.ask("shards", "verify", study)
@@ -275,13 +261,13 @@ def test_rows_of_several_sources_get_other_numbers(tmp_path: Path, num: int) -> 
         "5, fields: {v", "6, fields: {v" if num == 10 else "5, fields: {v"
     )
     ran = change(home, study, text)
-    assert "draw" not in ran and contents(study) == anew(tmp_path / "anew", text)
+    assert "draw" not in ran and contents(study) == fresh(text)
 
 
 # ------------------------------------------------------------------ in place
 
 
-def test_data_sets_are_made_again_in_place_and_what_depends_on_them_waits(home: Home, tmp_path: Path) -> None:
+def test_data_sets_are_made_again_in_place_and_what_depends_on_them_waits(home: Home) -> None:
     study = study_of(home)
     before = contents(study)
     text = STRICT(SPEC).replace("key: y}", "key: z}").replace("name: random", "name: other")
@@ -289,7 +275,7 @@ def test_data_sets_are_made_again_in_place_and_what_depends_on_them_waits(home: 
     told = home.merlin("shards", "collect", study, "--spec", "change.yaml")
     assert f"still to run: report; to run that: merlin restart {study}" in told.stderr
     assert home.ran() == {}
-    assert contents(study) == anew(tmp_path / "anew", text)
+    assert contents(study) == fresh(text)
     home.ask("shards", "verify", study)
     again = home.merlin("shards", "collect", study, "--spec", "change.yaml")
     assert "nothing runs again" in again.stdout and "still to run: report" in again.stderr
@@ -319,7 +305,7 @@ def test_in_place_a_data_set_of_what_runs_on_another_one_waits(tmp_path: Path) -
     assert home.ran() == {} and "still to run: second, other; to run that" in told.stderr
     home.ask("restart", study, "--local")
     assert home.ran() == {"extra": 10}
-    assert contents(study) == anew(tmp_path / "anew", text)
+    assert contents(study) == fresh(text)
 
 
 def test_in_place_nothing_else_is_changed(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from changing_study import EDITS, MODEL, POST, SPEC, Home, contents, of_collect, study_of, that_say_so
+from changing_study import EDITS, MODEL, POST, SPEC, Home, contents, fresh, of_collect, study_of, that_say_so
 
 import merlin
 from merlin.workspace.directory import open_workspace
@@ -22,7 +22,7 @@ def home(finished_change: Path, tmp_path: Path) -> Home:
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_what_an_edit_runs_again(home: Home, tmp_path: Path, name: str) -> None:
+def test_what_an_edit_runs_again(home: Home, name: str) -> None:
     edit, expected = EDITS[name]
     study = study_of(home)
     before = contents(study)
@@ -33,10 +33,7 @@ def test_what_an_edit_runs_again(home: Home, tmp_path: Path, name: str) -> None:
     home.run("--update", study, "--yes")
     assert home.ran() == that_say_so(expected)
     home.ask("shards", "verify", study)
-
-    anew = Home(tmp_path / "anew")
-    anew.write(edit(SPEC))
-    assert contents(study) == contents(anew.run())
+    assert contents(study) == fresh(edit(SPEC))
 
     notes = home.ask("history", study)["revisions"]
     if len(notes) > 1:
@@ -292,9 +289,7 @@ def test_a_study_with_extensions_is_edited_shrinks_grows_and_goes_back(home: Hom
         home.ask("shards", "verify", study)
 
 
-def test_an_extension_runs_again_what_depends_on_a_step_of_its_study_alone(
-    home: Home, tmp_path: Path
-) -> None:
+def test_an_extension_runs_again_what_depends_on_a_step_of_its_study_alone(home: Home) -> None:
     study, text = study_of(home), SPEC.replace("N: 10", "N: 15")
     home.write(text)
     home.run("--update", study, "--yes")
@@ -309,17 +304,14 @@ def test_an_extension_runs_again_what_depends_on_a_step_of_its_study_alone(
     home.write(text)
     home.run("--update", study, "--yes")
     assert home.ran() == {"mesh": 1, "simulate": 15, "post": 30, "report": 2}
-    anew = Home(tmp_path / "anew")
-    anew.write(text)
-    fresh = contents(anew.run())
-    assert contents(study) == fresh
+    assert contents(study) == fresh(text)
     dry = home.ask("rerun", study, "--step", "mesh", "--dry")["rerun"]
     tasks = [{step["step"]: step["chosen"] + step["others"] for step in of["steps"]} for of in dry]
     assert tasks[0]["mesh"] == 1 and "mesh" not in tasks[1]
     assert (tasks[0]["simulate"], tasks[1]["simulate"], tasks[1]["post"]) == (10, 5, 10)
     home.ask("rerun", study, "--step", "mesh", "--yes", "--local")
     assert home.ran() == {"mesh": 2, "simulate": 30, "post": 60, "report": 4}
-    assert contents(study) == fresh
+    assert contents(study) == fresh(text)
     for _ in range(2):
         home.ask("history", study, "--undo")
     assert contents(study) == before

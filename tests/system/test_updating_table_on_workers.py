@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from changing_study import SPEC, TOGETHER, Home, contents, edited_together, that_say_so
+from changing_study import SPEC, TOGETHER, Home, contents, edited_together, fresh, that_say_so
 from live_processes import processes_inside
 from servers import RedisServer
 from waiting import wait_until
@@ -33,23 +33,16 @@ def wait(study: Path) -> Path:
     return study
 
 
-def test_what_edits_run_again_on_workers(home: Home, tmp_path: Path, any_redis: RedisServer) -> None:
+def test_what_edits_run_again_on_workers(home: Home) -> None:
     study = home.run()
-    new = []
-    for number, names in enumerate(TOGETHER):  # what the updates are compared with; the same workers run it
-        other = Home(tmp_path / f"new_{number}", any_redis.url)
-        other.env["HOME"] = home.env["HOME"]  # one user, whose workers they are
-        other.write(edited_together(names)[0] + WORKERS)
-        new.append(other.run())
-        # one after another: a worker keeps the processes of eight studies with functions, and starts them for more
-        wait(new[-1])
     before = contents(wait(study))
-    for names, fresh in zip(TOGETHER, new, strict=True):
+    assert before == fresh(SPEC)
+    for names in TOGETHER:
         text, expected = edited_together(names)
         home.write(text + WORKERS)
         home.run("--update", study, "--yes")
         wait(study)
         assert home.ran() == that_say_so(expected), names
-        assert contents(study) == contents(wait(fresh)), names
+        assert contents(study) == fresh(text), names
         home.ask("history", study, "--undo")
         assert contents(study) == before

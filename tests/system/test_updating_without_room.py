@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from changing_study import SPEC, Home, contents, study_of
+from changing_study import SPEC, Home, contents, fresh, study_of
 from servers import unavailable
 from small_disk import small_disk
 from waiting import wait_until
@@ -51,9 +51,7 @@ def test_an_update_on_a_full_disk_leaves_the_old_study_or_goes_on(
         assert seen == {0, 1}  # what has become of it then, a restart finishes
         home.ask("restart", study, "--local")
         home.ask("shards", "verify", study)
-        anew = Home(tmp_path / "anew")
-        anew.write(EDITED)
-        assert contents(study) == contents(anew.run())
+        assert contents(study) == fresh(EDITED)
 
 
 def test_a_second_update_is_refused_while_one_runs(tmp_path: Path, finished_change: Path) -> None:

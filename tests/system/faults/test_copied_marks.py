@@ -5,13 +5,11 @@ Whatever happens to such a task, what it had written before it was killed or fai
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from commands import run_merlin
+from commands import WarmCommand, run_merlin
 from installation import installation
 from servers import RedisServer
 from waiting import wait_until
@@ -76,11 +74,8 @@ def killed_while_held(spec: Path, *words: str | Path) -> None:
     """Run a command until its tasks hang behind what they have copied; then kill it and all its workers."""
     (spec.parent / "hold").touch()
     before = num_begun(spec)
-    command = [sys.executable, "-m", "merlin.cli", *map(str, words), "--local"]
-    run = subprocess.Popen(
-        command, cwd=spec.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
-    )
-    wait_until(lambda: num_begun(spec) > before and has_copied_a_mark(spec))
+    run = WarmCommand("merlin", [*words, "--local"], cwd=spec.parent)
+    wait_until(lambda: num_begun(spec) > before and has_copied_a_mark(spec), run)
     run.kill()
     run.wait()
     (spec.parent / "hold").unlink()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
-import subprocess
+import signal
 from pathlib import Path
 
 import pytest
+from commands import WarmCommand
 from effort import repeats
 from injections import draw_seed
 from installation import Installation, installation
@@ -21,17 +23,17 @@ NUM_CUTS = repeats(3, 12)
 
 def publish_through(home: Installation, redis: RedisServer, folder: Path, trip_at: int | None) -> int:
     """Run `merlin run` behind a wire at which it is killed; returns how many bytes it sent."""
-    commands: list[subprocess.Popen[str]] = []
+    commands: list[WarmCommand] = []
 
     def kill() -> None:
         wait_until(lambda: commands)  # it may speak before we know it
-        commands[0].kill()
+        os.kill(commands[0].pid, signal.SIGKILL)
 
     with Tripwire(redis.port, trip_at=trip_at, action=kill) as wire:
         url = redis.url.replace(f":{redis.port}/", f":{wire.port}/")
         spec = write_spec(folder)
         words = ["run", spec, "--vars", "N=40", "SLEEP=0", "SHARD=20", f"OUTPUT_PATH={folder}"]
-        command = home.start_command(*words, MERLIN_BROKER_URL=url, MERLIN_BACKEND_URL=url)
+        command = home.start_warm(*words, MERLIN_BROKER_URL=url, MERLIN_BACKEND_URL=url)
         commands.append(command)
         out, err = command.communicate(timeout=120)
         assert (command.returncode == -9) == wire.has_tripped, (command.returncode, out, err)

@@ -64,7 +64,7 @@ def test_redis_without_a_log_may_crash_and_the_study_is_published_again(tmp_path
         if command == "restart":
             home.restart(study.workspace.path)
         else:
-            watching = home.start_command("monitor", study.spec, "--sleep", "1")
+            watching = home.start_warm("monitor", study.spec, "--sleep", "1")
             study.wait_for_end()
             out, err = watching.communicate(timeout=120)
             assert watching.returncode == 0, out + err

@@ -14,6 +14,7 @@ from study_on_disk import (
     make_workspace,
     processes_of,
     start_run,
+    start_warm_run,
     workers_of,
 )
 from waiting import wait_until
@@ -203,7 +204,7 @@ def test_a_task_that_always_kills_its_worker_fails_alone(tmp_path: Path) -> None
 
 def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path, step("sim", 2, command="sleep 600"))
-    first = start_run(workspace)
+    first = start_warm_run(workspace)
     try:
         wait_until(lambda: workers_of(workspace), lambda: first.poll())
         with pytest.raises(WorkspaceError, match=str(first.pid)):
@@ -222,7 +223,7 @@ def test_one_signal_stops_cleanly_and_the_study_can_be_resumed(
     log, gate = tmp_path / "log", tmp_path / "gate"
     command = f"echo $(MERLIN_SAMPLE_ID) >> {log}; [ $(MERLIN_SAMPLE_ID) -lt 3 -o -e {gate} ] || sleep 600"
     workspace = make_workspace(tmp_path, step("sim", 10, command=command))
-    command_process = start_run(workspace)
+    command_process = start_warm_run(workspace)
     wait_until(lambda: len(lines(log)) >= 5, lambda: lines(log))
     command_process.send_signal(number)
     summary = end_of(command_process)  # long before the tasks would end
@@ -238,7 +239,7 @@ def test_one_signal_stops_cleanly_and_the_study_can_be_resumed(
 def test_a_second_signal_kills_what_does_not_stop(tmp_path: Path) -> None:
     log = tmp_path / "log"
     workspace = make_workspace(tmp_path, step("sim", 2, command=f"echo x >> {log}; sleep 600"))
-    command_process = start_run(workspace)
+    command_process = start_warm_run(workspace)
     wait_until(lambda: len(lines(log)) == 2, lambda: lines(log))
     for worker in workers_of(workspace):
         os.kill(worker, signal.SIGSTOP)  # it cannot follow
@@ -263,7 +264,7 @@ def test_the_next_run_kills_orphans_that_cannot_go_by_themselves(tmp_path: Path)
     log = tmp_path / "log"
     command = f"echo x >> {log}; [ $(wc -l < {log}) -gt 2 ] || sleep 600"
     workspace = make_workspace(tmp_path, step("sim", 2, command=command))
-    command_process = start_run(workspace)
+    command_process = start_warm_run(workspace)
     wait_until(lambda: len(lines(log)) == 2, lambda: lines(log))
     stopped = workers_of(workspace)
     for worker in stopped:

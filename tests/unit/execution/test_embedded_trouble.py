@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from study_on_disk import RUN, end_of, make_workspace, processes_of, start_run, workers_of
+from study_on_disk import RUN, end_of, make_workspace, processes_of, start_warm_run, workers_of
 from waiting import wait_until
 
 from merlin.errors import ExecutionError
-from merlin.execution.conductor import RunOptions
+from merlin.execution.conductor import CONTROLLER, UPDATER, RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RecordingObserver, SilentObserver
 from merlin.execution.orphans import kill_orphans
@@ -53,7 +53,7 @@ def test_a_plan_that_is_altered_while_it_runs_is_not_run_by_new_workers(tmp_path
     begun, gate, pwned = (tmp_path / name for name in ("begun", "gate", "pwned"))
     command = f"touch {begun}; while [ ! -e {gate} ]; do sleep 0.05; done"
     workspace = make_workspace(tmp_path, step("sim", 4, command=command))
-    run = start_run(workspace)
+    run = start_warm_run(workspace)
     try:
         wait_until(begun.exists)
         altered = step("sim", 4, command=f"touch {pwned}")
@@ -76,7 +76,7 @@ def test_a_run_inside_a_step_of_a_run_works(tmp_path: Path) -> None:
     inner = make_workspace(tmp_path / "inner", step("sim", 6, command=f"echo $(MERLIN_SAMPLE_ID) >> {log}"))
     script = tmp_path / "nested.py"
     script.write_text(RUN)
-    command = f"{sys.executable} {script} {inner.path} 2 -"
+    command = f"{sys.executable} {script} {inner.path} 2"
     outer = make_workspace(tmp_path / "outer", step("sim", 1, command=command))
     summary = run_embedded(outer, RunOptions(workers=1), SilentObserver())
     assert summary.is_success
@@ -96,6 +96,20 @@ def test_a_reused_process_id_is_not_killed(tmp_path: Path) -> None:
     finally:
         innocent.kill()
         innocent.wait()
+
+
+@pytest.mark.parametrize("name", [CONTROLLER, UPDATER])
+def test_a_command_that_leads_a_session_is_not_killed(tmp_path: Path, name: str) -> None:
+    """As in a container or under `srun`; a command that has updated a study goes on to run it."""
+    workspace = make_workspace(tmp_path, step("sim", 5, command="true"))
+    command = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        LedgerWriter(workspace.ledger_dir, name, pid=command.pid).close()
+        assert kill_orphans(workspace) == []
+        assert command.poll() is None
+    finally:
+        command.kill()
+        command.wait()
 
 
 def _set_started(segment: Path, started: float) -> None:

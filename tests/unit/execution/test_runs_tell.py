@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_on_disk import end_of, make_workspace, start_run
+from study_on_disk import end_of, make_workspace, start_warm_run
 from waiting import wait_until
 
 from merlin.errors import ExecutionError
@@ -107,7 +107,7 @@ def test_a_stall_is_told_while_the_study_stalls(tmp_path: Path) -> None:
         step("sim", 1, command=f"until test -e {gate}; do sleep 0.01; done"),
         notify=(appends(file, "stall", after_s=0.05),),
     )
-    run = start_run(workspace, workers=1)
+    run = start_warm_run(workspace, workers=1)
     wait_until(lambda: events(workspace), run)
     gate.touch()
     assert end_of(run)["ok"] == 1
@@ -119,7 +119,7 @@ def test_a_run_that_is_interrupted_tells_that_it_has_stopped(tmp_path: Path) -> 
     workspace = make_workspace(
         tmp_path, step("sim", 2, command=f"touch {begun}; sleep 600"), notify=(appends(file, *ENDS),)
     )
-    run = start_run(workspace, workers=1)
+    run = start_warm_run(workspace, workers=1)
     wait_until(begun.exists, run)
     os.kill(run.pid, signal.SIGINT)
     assert end_of(run)["stop_reason"] == "interrupted"

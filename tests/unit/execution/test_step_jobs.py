@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from small_slurm import SmallSlurm
-from study_on_disk import end_of, make_workspace, processes_of, start_run
+from study_on_disk import end_of, make_workspace, processes_of, start_warm_run
 from waiting import wait_until
 
 from merlin.batch.contract import BatchScheduler, Job, JobState
@@ -401,11 +401,11 @@ def test_after_kill_9_the_jobs_run_on_and_a_restart_goes_on_with_them(
     log, gate = tmp_path / "log", tmp_path / "gate"
     command = f"echo $(MERLIN_SAMPLE_ID) >> {log}; until test -e {gate}; do sleep 0.05; done"
     workspace = make_workspace(tmp_path, step("sim", 8, command=command, resources=JOBS))
-    run = start_run(workspace, workers=1)
+    run = start_warm_run(workspace, workers=1)
     wait_until(lambda: len(lines(log)) == 2, run)
     run.kill()
     run.wait()
-    again = start_run(workspace, workers=1)
+    again = start_warm_run(workspace, workers=1)
     wait_until(lambda: len(list((workspace.info / "ledger").glob("*"))) >= 5 or again.poll() is not None)
     gate.touch()
     summary = end_of(again)
@@ -419,7 +419,7 @@ def test_ctrl_c_cancels_the_jobs(tmp_path: Path, slurm: SmallSlurm) -> None:
     workspace = make_workspace(
         tmp_path, step("sim", 8, command=f"echo a >> {log}; sleep 1000", resources=JOBS)
     )
-    run = start_run(workspace, workers=1)
+    run = start_warm_run(workspace, workers=1)
     wait_until(lambda: len(lines(log)) == 2, run)
     run.send_signal(signal.SIGINT)
     summary = end_of(run)
@@ -433,7 +433,7 @@ def test_jobs_that_a_killed_command_has_left_can_be_cancelled(tmp_path: Path, sl
     workspace = make_workspace(
         tmp_path, step("sim", 8, command=f"echo a >> {log}; sleep 1000", resources=JOBS)
     )
-    run = start_run(workspace, workers=1)
+    run = start_warm_run(workspace, workers=1)
     wait_until(lambda: len(lines(log)) == 2, run)
     wait_until(lambda: len([job for job in all_jobs(workspace) if job.id]) == 2, run)
     run.kill()

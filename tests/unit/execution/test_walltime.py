@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study_on_disk import end_of, make_workspace, processes_of, start_run, workers_of
+from study_on_disk import end_of, make_workspace, processes_of, start_warm_run, workers_of
 from waiting import wait_until
 
 from merlin.batch.here import WALLTIME_END
@@ -105,7 +105,7 @@ def test_tasks_that_a_signal_to_all_processes_of_a_job_has_ended_count_as_interr
     log, gate = tmp_path / "log", tmp_path / "gate"
     command = f"echo x >> {log}; [ -e {gate} ] || sleep 600"
     workspace = make_workspace(tmp_path, step("sim", 2, command=command, canary=0, max_failures=0))
-    run = start_run(workspace)
+    run = start_warm_run(workspace)
     wait_until(lambda: log.exists() and len(log.read_text().split()) == 2)
     assert len(workers_of(workspace)) == 2
     for pid in sorted((int(line.split()[0]) for line in processes_of(workspace)), reverse=True):
