@@ -6,3 +6,6 @@ import shutil
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
+
+# axe's rules whose findings depend on the colours; the others say the same of a page in light and in dark
+RULES_OF_COLOURS = ("color-contrast", "link-in-text-block")

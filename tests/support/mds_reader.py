@@ -1,7 +1,7 @@
-"""Run as a script: reads an MDS export with MosaicML's own library and prints what it found as one pickle-free .npz.
+"""Run as a script: reads MDS exports with MosaicML's own library and writes what it found, each as a pickle-free .npz.
 
 The library imports clouds' and models' packages that reading local files never touches; they are stand-ins here.
-Arguments: directory of the export, .npz to write. A ragged or text column is written sample by sample.
+Arguments: directory of an export, .npz to write, and so on. A ragged or text column is written sample by sample.
 """
 
 from __future__ import annotations
@@ -51,8 +51,13 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
-def main(directory: str, out: str) -> None:
+def main(*pairs: str) -> None:
     sys.meta_path.insert(0, Finder())
+    for directory, out in zip(pairs[::2], pairs[1::2], strict=True):
+        read(directory, out)
+
+
+def read(directory: str, out: str) -> None:
     import numpy as np
     from streaming import StreamingDataset
 

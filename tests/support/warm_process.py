@@ -131,6 +131,7 @@ def run(request: dict, fds: Sequence[int]) -> NoReturn:
 def _become_merlin(argv: list[str]) -> None:
     """`merlin ARGV`."""
     sys.argv = ["merlin", *argv]
+    sys.modules["__main__"] = types.ModuleType("__main__")  # else processes that it spawns run this file
     _fork_what_merlin_starts()
 
     from merlin.cli.main import command

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from commands import run_merlin
+from commands import WarmProcess
+from commands import run_merlin as merlin
 from waiting import wait_until
 
 SQUARES = """
@@ -49,19 +49,6 @@ study:
         touch started
         test -e $(SPECROOT)/go || sleep 600
 """
-
-
-def merlin(*argv: str | Path, cwd: Path, **more: Any) -> subprocess.CompletedProcess[str]:
-    if not more:
-        return run_merlin(*argv, cwd=cwd)
-    return subprocess.run(
-        [sys.executable, "-m", "merlin.cli", *map(str, argv)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        **more,
-    )
 
 
 @pytest.fixture
@@ -292,8 +279,12 @@ def test_the_schema_accepts_the_specs_that_are_shipped(tmp_path: Path) -> None:
     import yaml
 
     schema = json.loads(merlin("schema", cwd=tmp_path).stdout)
-    for path in sorted((Path(__file__).resolve().parents[2] / "specs").glob("*/*.yaml")):
-        jsonschema.validate(yaml.safe_load(path.read_text()), schema)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    paths = sorted((Path(__file__).resolve().parents[2] / "specs").glob("*/*.yaml"))
+    assert paths
+    for path in paths:
+        validator.validate(yaml.safe_load(path.read_text()))
 
 
 def test_a_run_whose_workspace_was_moved_says_so_and_fails(tmp_path: Path) -> None:
@@ -301,13 +292,15 @@ def test_a_run_whose_workspace_was_moved_says_so_and_fails(tmp_path: Path) -> No
     (tmp_path / "long.yaml").write_text(
         f"description: {{name: long, description: d}}\nstudy: [{{name: a, run: {{cmd: '{command}'}}}}]\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-m", "merlin.cli", "run", "long.yaml", "--local", "--json"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    ) as run:  # fmt: skip
-        wait_until((tmp_path / "begun").exists, run)
-        workspace_in(tmp_path).rename(tmp_path / "moved")
-        (tmp_path / "go").touch()
-        out, err = run.communicate()
-    assert (run.returncode, "was removed or moved while its study ran" in err) == (1, True), err
-    assert json.loads(out)["exit_code"] == 1
+    written = tmp_path / "out", tmp_path / "err"
+    with written[0].open("wb") as out, written[1].open("wb") as err:
+        argv = ["run", "long.yaml", "--local", "--json"]
+        run = WarmProcess(
+            "merlin", argv, cwd=tmp_path, env=os.environ, output=out.fileno(), errors=err.fileno()
+        )
+    wait_until((tmp_path / "begun").exists, written[1].read_text)
+    workspace_in(tmp_path).rename(tmp_path / "moved")
+    (tmp_path / "go").touch()
+    code, err_text = run.wait(120), written[1].read_text()
+    assert (code, "was removed or moved while its study ran" in err_text) == (1, True), err_text
+    assert json.loads(written[0].read_text())["exit_code"] == 1

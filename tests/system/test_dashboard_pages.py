@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +17,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 import numpy as np
 import pytest
-from browser import CHROMIUM, FLAGS
-from commands import run_merlin
+from browser import CHROMIUM, FLAGS, RULES_OF_COLOURS
+from commands import WarmProcess, run_merlin
+from live_dashboard import LiveDashboard, live_dashboard
 from waiting import wait_until
 
 from merlin.base.png import png
@@ -101,9 +100,13 @@ LISTEN = """() => {
 class Dashboard:
     """A process of `merlin dashboard`."""
 
-    process: subprocess.Popen[str]
-    url: str  # with the token
+    live: LiveDashboard
     root: str = "/"
+
+    @property
+    def url(self) -> str:
+        """With the token."""
+        return self.live.url
 
     @property
     def base(self) -> str:
@@ -113,22 +116,9 @@ class Dashboard:
 
 @contextmanager
 def dashboard(*words: str | Path, home: Path, root: str = "/") -> Iterator[Dashboard]:
-    argv = [sys.executable, "-m", "merlin.cli", "dashboard", "--json", *map(str, words)]
-    process = subprocess.Popen(
-        argv,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=home,
-        env={**os.environ, "HOME": str(home)},
-    )
-    try:
-        line = process.stdout.readline() if process.stdout else ""
-        assert line, process.communicate()
-        yield Dashboard(process, json.loads(line)["url"], root)
-    finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+    with live_dashboard(home, *words, env={"HOME": str(home)}) as live:
+        yield Dashboard(live, root)
+        live.end(signal.SIGINT)
 
 
 @dataclass
@@ -213,9 +203,24 @@ def _signed_in(browser: Browser, at: Dashboard, **options: Any) -> Iterator[Visi
         context.close()
 
 
-def _sign_in(context: BrowserContext, at: Dashboard) -> Visit:
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, seen: Dashboard) -> Iterator[BrowserContext]:
+    """A browser that has signed in, whose pages share what they load."""
+    with _signed_in(browser, seen) as found:
+        context = found.page.context
+        found.assert_clean()
+        found.page.close()
+        yield context
+
+
+def _new_page(context: BrowserContext, at: Dashboard) -> Visit:
     visit = Visit(context.new_page(), at)
     visit.watch()
+    return visit
+
+
+def _sign_in(context: BrowserContext, at: Dashboard) -> Visit:
+    visit = _new_page(context, at)
     visit.page.goto(at.url)
     expect(visit.page.get_by_role("heading", level=1)).to_have_text("Studies")
     return visit
@@ -278,26 +283,32 @@ PAGES = {
 }
 
 
-def _axe(page: Page) -> list[str]:
-    violations = Axe().run(page).response["violations"]
+def _axe(page: Page, *rules: str) -> list[str]:
+    """What these rules have to say, or all."""
+    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
+    violations = Axe().run(page, options=options).response["violations"]
     return [f"{v['id']}: {[node['html'][:200] for node in v['nodes']]}" for v in violations]
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_page_is_there_for_all_eyes_and_on_a_phone_and_asks_nobody_else(
-    name: str, visit: Visit, studies: Path
+    name: str, signed_in: BrowserContext, seen: Dashboard, studies: Path
 ) -> None:
     path, sign = PAGES[name]
+    visit = _new_page(signed_in, seen)
     page = visit.go(path[1:] if name in ("studies", "workers") else _study(studies) + path, sign)
     page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
     expect(page.locator(".waiting")).to_have_count(0)
     expect(page.get_by_role("heading", level=1)).to_have_count(1)
-    for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-        assert _axe(page) == [], scheme
+    page.emulate_media(color_scheme="light")
+    assert _axe(page) == []
+    page.emulate_media(color_scheme="dark")
+    assert _axe(page, *RULES_OF_COLOURS) == []
     page.set_viewport_size({"width": 360, "height": 740})
     page.evaluate("() => new Promise(requestAnimationFrame)")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    visit.assert_clean()
+    page.close()
 
 
 def test_what_a_study_did_stands_on_its_pages(visit: Visit, studies: Path) -> None:
@@ -359,21 +370,22 @@ def test_pages_follow_a_study_while_it_runs(browser: Browser, tmp_path: Path, ho
     with dashboard("--root", tmp_path, home=home) as at, _signed_in(browser, at) as visit:
         page = visit.page
         expect(page.get_by_text("There is no study yet")).to_be_visible()
-        argv = [sys.executable, "-m", "merlin.cli", "run", "waiting.yaml", "--local", "--workers", "2"]
-        with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
-            page.get_by_role("link", name="waiting", exact=True).click(timeout=60_000)
-            chip = page.locator(".study-head .chip")
-            expect(chip).to_contain_text("running")
-            page.evaluate(LISTEN)
-            bar = page.locator(".study-head .bar")
-            for sample, label in ((0, "0 % done"), (1, "25.0 % done"), (2, "50.0 % done")):
-                expect(bar).to_have_attribute("aria-label", re.compile(label))
-                (tmp_path / f"go.{sample}").touch()
-            (tmp_path / "go.3").touch()
-            expect(chip).to_contain_text("finished")
-            expect(bar).to_have_attribute("aria-label", "100 % done: 8 ok")
-            expect(page.locator(".readout", has_text="8 ok")).to_be_visible()
-            run.communicate()
+        argv = ["run", "waiting.yaml", "--local", "--workers", "2"]
+        with (tmp_path / "run.log").open("wb") as log:
+            run = WarmProcess("merlin", argv, cwd=tmp_path, env=os.environ, output=log.fileno())
+        page.get_by_role("link", name="waiting", exact=True).click(timeout=60_000)
+        chip = page.locator(".study-head .chip")
+        expect(chip).to_contain_text("running")
+        page.evaluate(LISTEN)
+        bar = page.locator(".study-head .bar")
+        for sample, label in ((0, "0 % done"), (1, "25.0 % done"), (2, "50.0 % done")):
+            expect(bar).to_have_attribute("aria-label", re.compile(label))
+            (tmp_path / f"go.{sample}").touch()
+        (tmp_path / "go.3").touch()
+        expect(chip).to_contain_text("finished")
+        expect(bar).to_have_attribute("aria-label", "100 % done: 8 ok")
+        expect(page.locator(".readout", has_text="8 ok")).to_be_visible()
+        assert run.wait(60) == 0
         wait_until(lambda: any("waiting is finished" in said for said in page.evaluate("spoken")))
         assert len([s for s in page.evaluate("spoken") if s]) < 3, "numbers are not read out"
         assert page.title().startswith("✓ 100 %")
@@ -392,8 +404,7 @@ def test_a_dashboard_that_goes_away_is_noticed_and_comes_back(
         expect(mark).to_have_text("Paused")
         mark.click()
         expect(mark).to_have_text("Live")
-        at.process.send_signal(signal.SIGINT)
-        at.process.wait()
+        at.live.end(signal.SIGINT)
         _until(page, lambda: mark.inner_text() == "Not connected")
         assert page.locator("tbody a").count() > 0  # what was seen stays
         port = urlsplit(at.base).port

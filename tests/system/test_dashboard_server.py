@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
+from commands import WarmProcess
 from ended_study import OK, add_outcomes, end_study, make_study
-from live_dashboard import events_of, live_dashboard
+from live_dashboard import events_of, live_dashboard, text_of
 from servers import Authority
 from waiting import wait_until
 
@@ -44,12 +44,16 @@ def test_a_study_is_followed_from_its_first_task_to_its_last_and_its_failures_ru
     tmp_path: Path,
 ) -> None:
     (tmp_path / "trial.yaml").write_text(SPEC)
-    words = [sys.executable, "-m", "merlin.cli", "run", "trial.yaml", "--local", "--workers", "2"]
+    words = ["run", "trial.yaml", "--local", "--workers", "2"]
     with live_dashboard(tmp_path, "--root", tmp_path, "--allow-actions") as dashboard:
         assert dashboard.get("/api/studies")["studies"] == []
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        study = subprocess.Popen(words, cwd=tmp_path, process_group=0, **quiet)  # type: ignore[call-overload]
-        (line,) = wait_until(lambda: dashboard.get("/api/studies")["studies"], study)
+        with (tmp_path / "run.log").open("wb") as log:
+            study = WarmProcess(
+                "merlin", words, cwd=tmp_path, env=os.environ, output=log.fileno(), is_session=True
+            )
+        (line,) = wait_until(
+            lambda: dashboard.get("/api/studies")["studies"], (tmp_path / "run.log").read_text
+        )
         id, below = line["id"], f"/api/study/{line['id']}"
         events = events_of(dashboard.client, f"{below}/events")
         kind, page = next(events)
@@ -84,7 +88,10 @@ def test_the_address_is_printed_and_the_end_is_quick_though_browsers_listen(tmp_
     end_study(make_study(tmp_path / "one_20260101-000000"), [OK] * 20)
     token_file = tmp_path / "home/.merlin/dashboard-token"
     home = {"HOME": str(tmp_path / "home")}
-    with live_dashboard(tmp_path, env=home) as dashboard, live_dashboard(tmp_path, env=home) as other:
+    with (
+        live_dashboard(tmp_path, env=home, is_warm=False) as dashboard,
+        live_dashboard(tmp_path, env=home, is_warm=False) as other,
+    ):
         assert other.port != dashboard.port and other.token == dashboard.token
         assert stat.S_IMODE(token_file.stat().st_mode) == 0o600
         assert token_file.read_text().strip() == dashboard.token
@@ -109,7 +116,7 @@ def test_the_address_is_printed_and_the_end_is_quick_though_browsers_listen(tmp_
         assert sorted(ended) == sorted(addresses), "a stream was cut off in place of being ended"
         other.process.send_signal(signal.SIGINT)
         assert other.end(signal.SIGINT) in (0, -signal.SIGINT)  # the second may come when it has almost ended
-        assert other.process.communicate()[1] == ""
+        assert text_of(other.errors) == ""
 
 
 def test_over_https_behind_a_sub_path_the_cookie_is_for_https_alone(

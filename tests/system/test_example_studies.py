@@ -107,9 +107,9 @@ def test_covid_collects_what_its_scripts_write_and_ranks_the_fits(tmp_path: Path
 
 @pytest.mark.parametrize("scheduler", sorted(path.stem for path in SPECS.glob("schedulers/*.yaml")))
 def test_an_example_of_a_scheduler_runs_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs_without_launchers: Path, scheduler: str
 ) -> None:
-    monkeypatch.setenv("PATH", str(programs_without_launchers(tmp_path / "bin")))
+    monkeypatch.setenv("PATH", str(programs_without_launchers))
     for name in [name for name in os.environ if name.startswith(("SLURM_", "FLUX_", "LSB_", "PBS_"))]:
         monkeypatch.delenv(name)
     workspace = run(f"schedulers/{scheduler}.yaml", tmp_path)
@@ -118,10 +118,11 @@ def test_an_example_of_a_scheduler_runs_where_there_is_none(
     assert all(abs(float(area) - np.pi * float(radius) ** 2) < 0.001 for radius, area in rows)
 
 
-def programs_without_launchers(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def programs_without_launchers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory for the PATH with every program that there is, but none that starts parallel ones."""
     launchers = {"mpirun", "mpiexec", *(name for one in SCHEDULERS.values() for name in one.programs)}
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("programs")
     for place in os.environ["PATH"].split(os.pathsep):
         for program in Path(place).glob("*"):
             link = folder / program.name

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
-from commands import run_merlin
+from commands import WarmProcess, run_merlin
 from live_processes import processes_inside
 from servers import RedisServer
 from waiting import wait_until
@@ -237,17 +235,25 @@ def make_slow(folder: Path) -> None:
     (folder / "samples.csv").write_text("".join(f"{k}\n" for k in range(4)))
 
 
-def start(folder: Path, env: dict[str, str], *words: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "merlin.cli", *map(str, words)],
-        cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def start(folder: Path, env: dict[str, str], *words: str | Path) -> tuple[WarmProcess, IO[str]]:
+    """A command, and what it prints."""
+    reading, writing = os.pipe()
+    with open(writing, "wb") as output, open(os.devnull, "wb") as nothing:
+        process = WarmProcess(
+            "merlin",
+            list(map(str, words)),
+            cwd=folder,
+            env=env,
+            output=output.fileno(),
+            errors=nothing.fileno(),
+        )
+    return process, open(reading)
 
 
 def test_logs_follow_a_task_to_its_end_and_explain_names_the_run(tmp_path: Path) -> None:
     make_slow(tmp_path)
     env = environment(tmp_path)
-    run = start(tmp_path, env, "run", "slow.yaml", "--workers", "2", "--json")
+    run, report = start(tmp_path, env, "run", "slow.yaml", "--workers", "2", "--json")
     wait_until(lambda: list(tmp_path.glob("slow_2*/sim/*/sim.out")), lambda: run.poll())
     study = next(tmp_path.glob("slow_2*"))
     wait_until(
@@ -257,15 +263,16 @@ def test_logs_follow_a_task_to_its_end_and_explain_names_the_run(tmp_path: Path)
     assert whole["is_running"]
     assert {each["kind"] for each in whole["obstacles"]} == {"dependency"}
     assert "it has begun" in merlin(study, "explain", "1", code=1)
-    follower = start(tmp_path, env, "logs", study, "1", "-f")
-    assert follower.stdout is not None
-    lines = iter(follower.stdout.readline, "")
-    assert any(line == "begun 1\n" for line in lines)
-    (tmp_path / "go").touch()
-    assert any(line == "done 1\n" for line in lines)
-    assert any("sample 1: ok" in line for line in lines)
-    assert follower.wait(timeout=60) == 0
+    follower, lines = start(tmp_path, env, "logs", study, "1", "-f")
+    with lines:
+        assert any(line == "begun 1\n" for line in lines)
+        (tmp_path / "go").touch()
+        assert any(line == "done 1\n" for line in lines)
+        assert any("sample 1: ok" in line for line in lines)
+        assert follower.wait(timeout=60) == 0
     assert run.wait(timeout=60) == 0
+    with report:
+        assert json.load(report)["exit_code"] == 0
     assert ask(study, "explain")["obstacles"] == []
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import run_merlin
 from waiting import wait_until
 
 MERLIN = Path(sys.executable).with_name("merlin")
@@ -39,7 +40,7 @@ def begin(folder: Path, hold_at: str, *words: object) -> subprocess.Popen[bytes]
 
 
 def merlin(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run([MERLIN, "shards", *map(str, words)], capture_output=True, text=True, timeout=120)
+    done = run_merlin("shards", *map(str, words), timeout=120)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -95,7 +96,8 @@ def test_a_killed_export_goes_on(data: Path, tmp_path: Path, to: str, held: str)
     assert kept == {
         name: (tmp_path / "cut" / name).stat().st_mtime_ns for name in kept
     }  # none was written again
-    whole = json.loads(merlin(*command, "--out", tmp_path / "whole", "--json").stdout)
+    alone = (*command[:-1], 1)
+    whole = json.loads(merlin(*alone, "--out", tmp_path / "whole", "--json").stdout)
     assert whole["files"] == told["files"]
     assert not [
         path for path in (tmp_path / "cut").rglob("*") if ".tmp" in path.name or path.name == ".export"
@@ -171,8 +173,11 @@ def test_a_damaged_shard_is_not_exported(data: Path, tmp_path: Path) -> None:
 
 
 def test_the_inferred_schema_can_be_saved_and_used(data: Path, tmp_path: Path) -> None:
-    text = merlin("import", data / "a.npz", "--infer").stdout
-    (tmp_path / "schema.yaml").write_text(text)
+    done = subprocess.run(
+        [MERLIN, "shards", "import", data / "a.npz", "--infer"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "schema.yaml").write_text(done.stdout)
     merlin("import", data / "a.npz", "--schema", tmp_path / "schema.yaml", "--out", tmp_path / "set")
     facts = json.loads(merlin("describe", tmp_path / "set", "--json").stdout)[0]
     assert facts["num_rows"] == NUM and {field["name"] for field in facts["fields"]} >= {"x", "s7", "image"}

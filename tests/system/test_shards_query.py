@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import run_merlin
-
-MERLIN = Path(sys.executable).with_name("merlin")
+from commands import WarmProcess, run_merlin
 
 FUNCTION = """
 def simulate(inputs, context):
@@ -36,12 +34,8 @@ merlin:
 """
 
 
-def query(*words: object, code: int = 0, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    argv = ["shards", "query", *map(str, words)]
-    if stdin is None:
-        done = run_merlin(*argv)
-    else:
-        done = subprocess.run([MERLIN, *argv], capture_output=True, text=True, timeout=120, input=stdin)
+def query(*words: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = run_merlin("shards", "query", *map(str, words))
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
@@ -52,12 +46,12 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "squares.py").write_text(FUNCTION)
     (root / "asked.yaml").write_text(SPEC)
     (root / "samples.csv").write_text("".join(f"{i}\n" for i in range(30)))
-    subprocess.run([MERLIN, "run", "--local", "asked.yaml"], cwd=root, capture_output=True, timeout=120)
+    run_merlin("run", "--local", "asked.yaml", cwd=root)
     (made,) = (path.parent for path in root.glob("*/merlin_info"))
     return made
 
 
-def test_the_samples_for_which_an_expression_is_true_are_listed(workspace: Path) -> None:
+def test_the_samples_for_which_an_expression_is_true_are_listed(workspace: Path, tmp_path: Path) -> None:
     found = json.loads(query(workspace, "yield > 600 and order = 0", "--json").stdout)
     assert [row["sample_id"] for row in found] == [26]
     assert found[0]["note"] == "run 26" and found[0]["x"] == 26.0 and found[0]["yield"] == 676.0
@@ -65,7 +59,12 @@ def test_the_samples_for_which_an_expression_is_true_are_listed(workspace: Path)
     assert "24 samples of 26, the first 20 shown" in shown
     columns = "row, sample_id, split, x, yield, order, note"
     same = query(workspace, f"select {columns} where x = 21", "--sql", "--csv").stdout
-    assert query(workspace, "-", "--csv", stdin="yield > 400 and x < 22\n").stdout == same
+    (tmp_path / "question").write_text("yield > 400 and x < 22\n")
+    with (tmp_path / "question").open("rb") as stdin, (tmp_path / "answer").open("wb") as stdout:
+        argv = ["shards", "query", str(workspace), "-", "--csv"]
+        asked = WarmProcess("merlin", argv, env=os.environ, input=stdin.fileno(), output=stdout.fileno())
+    assert asked.wait(120) == 0, (tmp_path / "answer").read_text()
+    assert (tmp_path / "answer").read_text() == same
     assert same.splitlines()[0] == columns.replace(" ", "") and same.count("\n") == 2
 
 

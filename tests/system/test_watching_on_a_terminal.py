@@ -68,7 +68,7 @@ def test_a_study_is_watched_from_its_steps_to_a_log_and_left_with_q_or_sigterm(t
     assert run_merlin("run", "demo.yaml", "--local", cwd=tmp_path, env=environment).returncode == 0
     (workspace,) = (path.parent for path in tmp_path.glob("*/merlin_info"))
     command = [sys.executable, "-m", "merlin.cli", "status", "--watch", workspace.name]
-    without = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    without = run_merlin("status", "--watch", workspace.name, cwd=tmp_path, env=environment)
     assert without.returncode == 2
     assert "merlin monitor" in without.stderr
     terminal = Terminal(command, tmp_path, environment)

@@ -1,7 +1,7 @@
 """Writes a file again and again with less room than it needs, in processes that live for one attempt.
 
-``python full_disk.py DIRECTORY KIND`` prints a JSON list of [room, exit status, errno, files that are left]. No file
-may be larger than the room, so that a write fails in its middle, as on a full disk.
+``python full_disk.py DIRECTORY`` prints, as JSON, a list of [room, exit status, errno, files that are left] for each
+kind of file. No file may be larger than the room, so that a write fails in its middle, as on a full disk.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def attempt(case: Case, room: int) -> tuple[int, int, list[str]]:
     return status, seen[0] if seen else -1, [path.name for path in left]
 
 
-def main() -> None:
-    case = CASES[sys.argv[2]](Path(sys.argv[1]))
+def attempts(case: Case) -> list[tuple[int, int, int, list[str]]]:
+    """An attempt for each of many rooms."""
     before = set(case.files())
     case.write()
     written = set(case.files()) - before
@@ -102,7 +102,16 @@ def main() -> None:
         path.unlink()
     gc.freeze()  # what is loaded is not looked at, and so copied, again and again
     rooms = {0, 100, size - 1, *range(500, size, 1 + size // 9), *range(500, min(size, 20_000), 3000)}
-    print(json.dumps([[room, *attempt(case, room)] for room in sorted(rooms)]))
+    return [(room, *attempt(case, room)) for room in sorted(rooms)]
+
+
+def main() -> None:
+    found = {}
+    for kind, make in CASES.items():
+        directory = Path(sys.argv[1], kind)
+        directory.mkdir()
+        found[kind] = attempts(make(directory))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

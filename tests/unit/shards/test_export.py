@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from commands import SUPPORT
 from export_data import DENSE, RAGGED, Made, assert_same, make_kinds
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,22 +134,33 @@ def test_webdataset(kinds, tmp_path, compression):
                 assert_same(np.asarray(numbers["scalars"][name], np.asarray(expected).dtype), expected)
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-def test_mds_is_read_by_mosaicml_streaming(kinds, tmp_path, compression):
-    """In a process of its own: the library is not a dependency (tests/install_readers.sh)."""
+@pytest.fixture(scope="module")
+def read_by_streaming(kinds, tmp_path_factory) -> dict[str, Path]:
+    """What MosaicML's library finds in an export with this compression.
+
+    In a process of its own: the library is not a dependency (tests/install_readers.sh).
+    """
     pytest.importorskip("torch")
     libraries = sorted((ROOT / ".cache").glob("mds-*/.complete"))
     if not libraries:
         assert not os.environ.get("CI"), "mosaicml-streaming is not installed: run tests/install_readers.sh"
         pytest.skip("mosaicml-streaming is not installed: run tests/install_readers.sh")
-    export_to(kinds, tmp_path / "mds", "mds", compression=compression)
-    reader = Path(__file__).parents[2] / "support" / "mds_reader.py"
+    folder = tmp_path_factory.mktemp("mds")
+    found = {compression: folder / f"{compression}.npz" for compression in ("none", "zstd")}
+    for compression in found:
+        export_to(kinds, folder / compression, "mds", compression=compression)
+    pairs = [path for compression in found for path in (folder / compression, found[compression])]
     done = subprocess.run(
-        [sys.executable, reader, tmp_path / "mds", tmp_path / "found.npz"],
+        [sys.executable, SUPPORT / "mds_reader.py", *pairs],
         env={**os.environ, "PYTHONPATH": str(libraries[-1].parent)}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    with np.load(tmp_path / "found.npz") as found:
+    return found
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_mds_is_read_by_mosaicml_streaming(kinds, read_by_streaming, compression):
+    with np.load(read_by_streaming[compression]) as found:
         assert found["num"] == len(kinds.rows)
         for name, column in kinds.values.items():
             for i, expected in enumerate(column):

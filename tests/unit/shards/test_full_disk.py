@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import full_disk
 import h5py
@@ -17,13 +18,20 @@ import pytest
 from merlin.shards.format.hdf5_file import NewFile
 
 
-@pytest.mark.parametrize("kind", full_disk.CASES)
-def test_a_file_that_cannot_be_written_costs_no_process(tmp_path: Path, kind: str) -> None:
-    command = [sys.executable, full_disk.__file__, str(tmp_path), kind]
+@pytest.fixture(scope="module")
+def attempts_of(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What one process for all kinds of files saw."""
+    command = [sys.executable, full_disk.__file__, str(tmp_path_factory.mktemp("full"))]
     known = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # where the modules that tests share are
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=known)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, env=known)
     assert done.returncode == 0, done.stderr
-    attempts = json.loads(done.stdout)
+    found: dict[str, list[Any]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("kind", full_disk.CASES)
+def test_a_file_that_cannot_be_written_costs_no_process(attempts_of: dict[str, list[Any]], kind: str) -> None:
+    attempts = attempts_of[kind]
     assert len(attempts) > 10
     assert [found for found in attempts if found[1:] != [0, errno.EFBIG, []]] == []
 
