@@ -58,12 +58,12 @@ RUN = """
 import json, sys
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.plan.reopen import Again
 from merlin.workspace.directory import open_workspace
 # a worker that a busy machine keeps from stopping is not killed, which would cost what it has not written down yet
 options = RunOptions(workers=int(sys.argv[2]), again=Again(failed=sys.argv[3] == "redo"), grace_s=100.0)
-summary = run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())
+summary = run_embedded(open_workspace(sys.argv[1]), options, Observer())
 names = ("planned", "ok", "failed", "skipped", "missing", "stop_reason")
 print(json.dumps({name: getattr(summary, name) for name in names}))
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from recording_observer import RecordingObserver
 from small_slurm import SmallSlurm
 from study_on_disk import end_of, make_workspace, processes_of, start_run
 from waiting import wait_until
@@ -21,7 +22,6 @@ from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, Usag
 from merlin.execution.conductor import RunOptions
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import RecordingObserver
 from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_folder import JobFolder, all_jobs
 from merlin.execution.step_jobs import StepJobs
