@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 from live_processes import live_processes
+from small_plans import plan
 
 from merlin.execution.pool import LOGS_DIR
 from merlin.plan.plan import SamplesInfo, StepInstance
 from merlin.plan.plan_io import write_plan
-from merlin.testing.plans import plan
 from merlin.workspace.directory import Workspace, open_workspace
 
 

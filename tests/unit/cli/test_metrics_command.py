@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from in_process import merlin
+from small_plans import step
 from study_on_disk import make_workspace
 from waiting import wait_until
 
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import Observer
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 

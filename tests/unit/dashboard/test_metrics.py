@@ -12,6 +12,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
+from small_plans import step
 from starlette.testclient import TestClient
 from study_on_disk import make_workspace
 from waiting import wait_until
@@ -27,7 +28,6 @@ from merlin.execution.events import Observer
 from merlin.execution.job_counts import StepJobCounts
 from merlin.shards.format.counts import Counts
 from merlin.status.eta import Eta
-from merlin.testing.plans import step
 from merlin.views.at_work import QueueLine, WorkerLine
 from merlin.views.step_lines import NOTHING, DataSetLine, StepLine
 from merlin.views.study_line import StudyLine

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from recording_observer import RecordingObserver
+from small_plans import same, step
 from study_on_disk import (
     end_of,
     make_workspace,
@@ -29,7 +30,6 @@ from merlin.ledger.replay import replay
 from merlin.plan.plan import Edge
 from merlin.plan.reopen import Again
 from merlin.plan.tasks import Chunk, Outcome
-from merlin.testing.plans import same, step
 from merlin.workspace.directory import Workspace
 
 TWO = RunOptions(workers=2)

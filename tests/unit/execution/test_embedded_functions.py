@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from small_plans import step
 from study_on_disk import make_workspace, processes_of
 
 from merlin.execution.conductor import RunOptions
@@ -11,7 +12,6 @@ from merlin.execution.embedded import run_embedded
 from merlin.execution.events import Observer
 from merlin.ledger.replay import replay
 from merlin.plan.plan import StepKind
-from merlin.testing.plans import step
 
 MODULE = """
 import os, signal

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from recording_observer import RecordingObserver
+from small_plans import step
 from study_on_disk import RUN, end_of, make_workspace, processes_of, start_run, workers_of
 from waiting import wait_until
 
@@ -23,7 +24,6 @@ from merlin.execution.orphans import kill_orphans
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import write_plan
-from merlin.testing.plans import step
 
 
 def test_workers_that_cannot_start_end_the_run_with_their_last_words(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from recording_observer import RecordingObserver
+from small_plans import step
 from study_on_disk import end_of, make_workspace, start_run
 from waiting import wait_until
 
@@ -22,7 +23,6 @@ from merlin.ledger.replay import replay
 from merlin.plan.notify_rule import NotifyRule
 from merlin.status.live import is_live
 from merlin.status.snapshot import take_snapshot
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 TWO = RunOptions(workers=2)

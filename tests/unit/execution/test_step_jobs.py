@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from recording_observer import RecordingObserver
+from small_plans import same, step
 from small_slurm import SmallSlurm
 from study_on_disk import end_of, make_workspace, processes_of, start_run
 from waiting import wait_until
@@ -29,7 +30,6 @@ from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.reports import ChunkReport, settle_report
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import ChunkResult, Outcome
-from merlin.testing.plans import same, step
 from merlin.views.worker_jobs import jobs_of_steps
 from merlin.workspace.directory import Workspace
 

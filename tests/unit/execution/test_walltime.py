@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_plans import step
 from study_on_disk import end_of, make_workspace, processes_of, start_run, workers_of
 from waiting import wait_until
 
@@ -22,7 +23,6 @@ from merlin.execution.events import Observer
 from merlin.execution.walltime import MARGIN_S, Walltime, Warnings
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Outcome
-from merlin.testing.plans import step
 
 OK, INTERRUPTED = Outcome.OK, Outcome.INTERRUPTED
 
