@@ -42,15 +42,6 @@ def next_extension(
     return prepare_extension(spec, options, study, only_new=only_new, note=note)
 
 
-def plan_of_next_extension(
-    spec: Spec, options: StudyOptions, study: Workspace, *, only_new: bool
-) -> Plan | None:
-    """The plan of the next extension; None if there are no new samples. Raises SpecError as `next_extension`."""
-    from merlin.workspace.extend import plan_extension
-
-    return plan_extension(spec, options, study, only_new=only_new)
-
-
 def waits_for(workspace: Workspace) -> str:
     """What an extension needs of the studies before it that has not ended ok, in words; "" if it may run.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from merlin.api.notebook import RunView
 from merlin.errors import ExecutionError
-from merlin.execution.events import Progress, RunSummary
+from merlin.execution.events import Observer, Progress
 from merlin.workspace.directory import Workspace
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run_here(
     return view.cell
 
 
-class _Observer:
+class _Observer(Observer):
     """Hands the events of a run on."""
 
     def __init__(self, view: RunView, tell: Callable[[Progress], object] | None) -> None:
@@ -62,6 +62,3 @@ class _Observer:
 
     def note(self, text: str) -> None:
         _LOG.info(text)
-
-    def finished(self, summary: RunSummary) -> None:
-        pass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,12 +19,12 @@ from merlin.plan.code_changes import code_changes
 from merlin.plan.parameters import as_block
 from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan, SamplesInfo, StepKind
-from merlin.plan.rerun import HasFiles
 from merlin.plan.revise import Change, find_change
 from merlin.plan.revise_collection import Holds
 from merlin.plan.revise_extension import Revised, because_of_study
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.variables import OUTPUT_PATH
+from merlin.views.rerunning import HasFiles
 from merlin.workspace.acquire import missing_paths
 from merlin.workspace.code_files import require_files, with_code
 from merlin.workspace.directory import Workspace, members, revision_dir
@@ -41,8 +41,6 @@ from merlin.workspace.wanted_samples import KnownSamples, WantedSamples, wanted_
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-
-MakeHasFiles = Callable[[Workspace, Replay], HasFiles]
 
 
 class UpdateOptions(Struct, frozen=True, kw_only=True):
@@ -111,7 +109,6 @@ def plan_update(
     options: StudyOptions,
     study: Workspace,
     how: UpdateOptions,
-    has_files: MakeHasFiles,
     folder: Path | None = None,
 ) -> Update:
     """Compare an edited spec with a study; nothing of the study changes.
@@ -121,7 +118,6 @@ def plan_update(
         options: The options of the command line.
         study: The study, not one of its extensions.
         how: What the user decides.
-        has_files: Makes the function that knows whether a task of a workspace left its files.
         folder: Where changed samples are made; by default, where the revision will have them.
 
     Raises:
@@ -130,7 +126,7 @@ def plan_update(
         UsageError: the study cannot become what the spec says.
         LedgerError: the ledger cannot be read.
     """
-    return _Planning(spec, options, study, how, has_files, folder).update()
+    return _Planning(spec, options, study, how, folder).update()
 
 
 @dataclass
@@ -139,7 +135,6 @@ class _Planning:
     options: StudyOptions
     study: Workspace
     how: UpdateOptions
-    has_files: MakeHasFiles
     folder: Path | None
     number: int = field(init=False)
 
@@ -232,7 +227,6 @@ class _Planning:
         first = member.first_sample
         moved = [] if wanted is None else _within(wanted.changed, first, first + num)
         state = replay(member.ledger_dir, member.plan)
-        has_files = self.has_files(member, state)
         plan = self.replanning.plan(member, samples, [each.plan for each in before])
         self._refuse_unsafe_text(member, plan, rows)
         if not self.code:
@@ -242,7 +236,7 @@ class _Planning:
             member.plan,
             plan,
             state.outcomes,
-            has_files,
+            HasFiles(member, state.outcomes),
             changed_samples=moved,
             changed_inputs=because_of_study(plan, [each.revised for each in before]),
             changed_code=again if self.how.rerun_code else {},

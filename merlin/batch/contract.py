@@ -57,7 +57,6 @@ class JobRequest(Struct, frozen=True, kw_only=True):
     excluded_hosts: Sequence[str] = ()
     output: str = ""  # paths, taken literally; may be the same
     error: str = ""
-    warning_s: float | None = None  # send SIGUSR1 so long before the walltime ends, where the scheduler can
     may_requeue: bool = False
     priority: str = ""  # Flux: held, minimal, low, medium, high, expedited, or 0 to 1
     is_waitable: bool = False  # Flux
@@ -72,7 +71,7 @@ class JobRequest(Struct, frozen=True, kw_only=True):
         for host in self.excluded_hosts:
             if not _HOST.fullmatch(host):
                 raise ValueError(f"not the name of a host: {host[:60]!r}")
-        for what in ("nodes", "procs", "cores_per_task", "gpus", "walltime_s", "warning_s"):
+        for what in ("nodes", "procs", "cores_per_task", "gpus", "walltime_s"):
             number = getattr(self, what)
             if number is not None and not 0 < number < _MOST and (what, number) != ("gpus", 0):
                 raise ValueError(f"a job of {number} {what} is not possible")
@@ -113,7 +112,6 @@ class Allocation(Struct, frozen=True, kw_only=True):
     host: str = ""  # of this process, as the scheduler calls it
     cores: int | None = None  # of this host, for this job
     ends: float | None = None  # epoch seconds; None: ask the scheduler
-    num_restarts: int = 0  # how often it was requeued
 
 
 class BatchScheduler(Protocol):

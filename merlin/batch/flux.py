@@ -174,8 +174,6 @@ def _directives(request: JobRequest) -> Iterator[str]:
             yield f"--{flag}={shlex.quote(value)}"
     if request.excluded_hosts:
         yield f"--requires=-host:{','.join(request.excluded_hosts)}"
-    if request.warning_s is not None and request.walltime_s is not None:
-        yield f"--signal=USR1@{as_seconds(request.warning_s)}"
     if request.priority:
         yield f"--urgency={_urgency(request.priority)}"
     if request.is_waitable:

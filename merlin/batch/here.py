@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
-from merlin.batch.devices import visible_gpus
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import find_allocation, scheduler_of
 from merlin.errors import ExecutionError, SchedulerUnreachableError
@@ -25,31 +24,24 @@ class Here(Struct, frozen=True, kw_only=True):
 
     host: str  # as the scheduler calls it, in an allocation
     cores: int
-    gpus: tuple[str, ...] = ()
     scheduler: str = ""  # of the allocation; "" outside of one
     job: str = ""
-    hosts: tuple[str, ...] = ()  # of the allocation, if it says them
     num_nodes: int = 1
     ends: float | None = None  # epoch seconds, when the walltime is over; None: not known, or never
-    num_restarts: int = 0
 
 
 def find_here(environment: Mapping[str, str]) -> Here:
     """The place of this process. Raises ExecutionError if `MERLIN_WALLTIME_END` is no time."""
     found = find_allocation(environment)
-    gpus = visible_gpus(environment).gpus
     if found is None:
-        return Here(host=socket.gethostname(), cores=usable_cores(), gpus=gpus, ends=find_end(environment))
+        return Here(host=socket.gethostname(), cores=usable_cores(), ends=find_end(environment))
     return Here(
         host=found.host or socket.gethostname(),
         cores=usable_cores(found.cores),
-        gpus=gpus,
         scheduler=found.scheduler,
         job=found.job,
-        hosts=tuple(found.hosts),
         num_nodes=found.num_nodes,
         ends=find_end(environment),
-        num_restarts=found.num_restarts,
     )
 
 

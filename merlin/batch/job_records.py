@@ -21,12 +21,11 @@ _FORMAT, _VERSION = "merlin-job", 1
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
-    """The record of a job of ours, written before the job is submitted, so that no job can be forgotten."""
+    """The record of a job for workers, written before the job is submitted, so that no job can be forgotten."""
 
     name: str
     scheduler: str
     created: float  # epoch seconds
-    purpose: str = ""  # "workers", or the step whose tasks it runs
     reason: str = ""  # why it was submitted
     num_nodes: int = 1
     walltime_s: float | None = None

@@ -130,7 +130,6 @@ class Lsf(BatchScheduler):
             job=job,
             num_nodes=max(1, len(hosts)),
             hosts=tuple(hosts),
-            num_restarts=int(environment.get("LSB_RESTART") == "Y"),
         )
 
 
@@ -162,8 +161,6 @@ def _directives(request: JobRequest) -> Iterator[str]:
     yield f"-nnodes {request.nodes}"
     if request.walltime_s is not None:
         yield f"-W {as_hours_and_minutes(request.walltime_s)}"
-        if request.warning_s is not None:
-            yield f"-wa USR1 -wt {as_hours_and_minutes(request.warning_s)}"
     for flag, value in (
         ("-q", request.queue),
         ("-G", request.bank),

@@ -131,7 +131,6 @@ class Slurm(BatchScheduler):
             host=environment.get("SLURMD_NODENAME", ""),
             cores=read_count(environment, "SLURM_CPUS_ON_NODE"),
             ends=read_time(environment, "SLURM_JOB_END_TIME"),
-            num_restarts=read_count(environment, "SLURM_RESTART_COUNT") or 0,
         )
 
     def side_by_side(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -173,9 +172,6 @@ def _directives(request: JobRequest) -> Iterator[str]:
     yield from given("exclude", ",".join(request.excluded_hosts))
     yield from given("output", request.output.replace("%", "%%"))
     yield from given("error", request.error.replace("%", "%%"))
-    if request.warning_s is not None:
-        # to all processes of its steps, the tasks' programs too; the signal would kill the batch shell
-        yield f"--signal=USR1@{max(1, round(request.warning_s))}"
     yield "--requeue" if request.may_requeue else "--no-requeue"
     if request.may_requeue:
         yield "--open-mode=append"

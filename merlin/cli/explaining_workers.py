@@ -11,7 +11,7 @@ from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import installed, scheduler_of
 from merlin.cli.output import print_json
 from merlin.execution.distributed.launch import queues_of
-from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
+from merlin.execution.distributed.worker_jobs import jobs_folder
 from merlin.views.explain import explain
 from merlin.views.job_obstacles import Asked
 from merlin.views.workers import load_workers
@@ -22,7 +22,7 @@ def show_explanation(
 ) -> int:
     """Print what runs, and each condition that keeps more from running."""
     document, by_step = load_workers(spec_or_workspace, variables)
-    records = [r for r in JobRecords(jobs_folder(spec_or_workspace)).all() if r.purpose == PURPOSE]
+    records = JobRecords(jobs_folder(spec_or_workspace)).all()
     name = scheduler or (records[-1].scheduler if records else document.batch.type)
     is_asked = bool(scheduler_of(name).programs) and name in installed()
     asked = Asked(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.api.extending import next_extension, plan_of_next_extension
+from merlin.api.extending import next_extension
 from merlin.base.text import count
 from merlin.cli.output import print_json, remark
 from merlin.errors import command_line
@@ -41,7 +41,9 @@ def preview(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as
     Raises SpecError as `next_extension` does.
     """
     study = open_root(path, remark, "--extend")
-    plan = plan_of_next_extension(spec, options, study, only_new=only_new)
+    from merlin.workspace.extend import plan_extension
+
+    plan = plan_extension(spec, options, study, only_new=only_new)
     if plan is None:
         sys.exit(_nothing_to_add(members(study), as_json=as_json))
     return plan

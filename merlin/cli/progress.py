@@ -12,7 +12,7 @@ from typing import Any
 from merlin.base.text import count, duration, rate
 from merlin.cli.display import LINE_EVERY_S, Lines, Picture, Speed, stderr_is_terminal
 from merlin.cli.output import remark
-from merlin.execution.events import Progress, RunSummary
+from merlin.execution.events import Observer, Progress
 from merlin.plan.plan import Plan
 from merlin.plan.task_states import TaskCounts
 
@@ -30,7 +30,7 @@ def tally(counts: TaskCounts) -> str:
     return f"{', '.join(parts)} of {counts.planned:,}"
 
 
-class LineDisplay(Lines):
+class LineDisplay(Lines, Observer):
     """Writes a line per step when it ends, and one about the rest every few seconds."""
 
     def __init__(
@@ -70,11 +70,8 @@ class LineDisplay(Lines):
     def note(self, text: str) -> None:
         self._write(text)
 
-    def finished(self, summary: RunSummary) -> None:
-        return None
 
-
-class LiveDisplay(Picture):
+class LiveDisplay(Picture, Observer):
     """A bar per step, redrawn a few times per second on stderr."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -95,9 +92,6 @@ class LiveDisplay(Picture):
 
     def note(self, text: str) -> None:
         self._note(text)
-
-    def finished(self, summary: RunSummary) -> None:
-        return None
 
     def _drawn(self, totals: Mapping[str, TaskCounts], now: float) -> Any:
         from rich.table import Table

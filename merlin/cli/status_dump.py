@@ -16,6 +16,7 @@ from merlin.cli.output import to_json
 from merlin.errors import UsageError
 
 TIME = "time_of_status"
+NO_DUMP = "{} is no file of --dump, so nothing is added to it; name another one"
 _BLOCK = 1 << 20
 
 
@@ -39,7 +40,7 @@ def _add_document(path: Path, moment: str, document: Any) -> None:
         except ValueError:
             before = None
         if not isinstance(before, dict):
-            raise UsageError(f"{path} is no file of --dump, so nothing is added to it; name another one")
+            raise UsageError(NO_DUMP.format(path))
     with replacing(path) as temporary:
         temporary.write_text(to_json({**before, moment: document}) + "\n", encoding="utf-8")
 

@@ -21,13 +21,11 @@ from merlin.base.text import count
 from merlin.cli import execute
 from merlin.cli.output import print_json, print_table, remark
 from merlin.errors import UsageError, command_line
-from merlin.ledger.replay import Replay
 from merlin.plan.change_words import some_are
 from merlin.plan.revise_collection import added
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import Outcome
 from merlin.views.cost import cores_of
-from merlin.views.rerunning import HasFiles
 from merlin.workspace.acquire import acquire_dependencies
 from merlin.workspace.directory import Workspace, members, open_workspace
 from merlin.workspace.holding import open_root
@@ -103,7 +101,7 @@ def preview_update(
     """Print what `merlin run SPEC --update WORKSPACE` would do; `next_command` says how that is written."""
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
         study = open_root(path, remark, "--update")
-        update = plan_update(spec, options, study, how, _has_files, Path(folder))
+        update = plan_update(spec, options, study, how, Path(folder))
         _show(update, as_json=as_json, next_command=next_command)
 
 
@@ -127,7 +125,7 @@ def update_study(
     study = open_root(path, remark, "--update")
     refuse_running(members(study))
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
-        update = plan_update(spec, options, study, how, _has_files, Path(folder))
+        update = plan_update(spec, options, study, how, Path(folder))
         check(update)
         if not as_json:
             _show(update, as_json=False)
@@ -139,16 +137,12 @@ def update_study(
     end_on_workers(members(study), remark)
     with held(study):
         study = open_workspace(path)  # an update that was cut off may have been finished
-        update = plan_update(spec, options, study, how, _has_files)
+        update = plan_update(spec, options, study, how)
         check(update)
         apply_update(update)
     back = command_line("history", study.path, "--undo")
     remark(f"{study.path} is at revision {update.number} now; to go back: {back}")
     return open_workspace(path), update.num_more
-
-
-def _has_files(workspace: Workspace, state: Replay) -> HasFiles:
-    return HasFiles(workspace, state.outcomes)
 
 
 def _ask(update: Update) -> None:

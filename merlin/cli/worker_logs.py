@@ -8,11 +8,11 @@ import time
 from difflib import get_close_matches
 from pathlib import Path
 
-from merlin.batch.job_records import JobRecord, JobRecords
+from merlin.batch.job_records import JobRecords
 from merlin.cli.output import print_json, print_table, remark
 from merlin.errors import UsageError
 from merlin.execution.distributed.start import LOGS_DIR
-from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
+from merlin.execution.distributed.worker_jobs import jobs_folder
 
 POLL_S = 0.5
 BLOCK_BYTES = 1 << 20
@@ -23,7 +23,9 @@ def show_log(place: Path | None, worker: str, job: str, follow: bool, as_json: b
     if worker and job:
         raise UsageError("--worker and --job exclude each other; choose one")
     logs = {path.stem: path for path in sorted((Path.cwd() / LOGS_DIR).glob("*.log"))}
-    outputs = {record.id or record.name: Path(record.output) for record in _records(place)}
+    outputs = {
+        record.id or record.name: Path(record.output) for record in JobRecords(jobs_folder(place)).all()
+    }
     if not worker and not job:
         _list(logs, outputs, as_json)
         return
@@ -38,11 +40,6 @@ def show_log(place: Path | None, worker: str, job: str, follow: bool, as_json: b
         remark(f"{path} is not there yet: the job has not begun")
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def _records(place: Path | None) -> list[JobRecord]:
-    records = JobRecords(jobs_folder(place)).all()
-    return [record for record in records if record.purpose == PURPOSE]
 
 
 def _found(name: str, known: dict[str, Path], what: str) -> Path:

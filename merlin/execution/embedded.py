@@ -12,7 +12,7 @@ from math import inf
 from merlin.batch.here import client_here, find_end
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import Conductor, RunOptions
-from merlin.execution.events import Observer, Progress, RunSummary, SilentObserver
+from merlin.execution.events import Observer, Progress, RunSummary
 from merlin.execution.fork_server import ForkServers
 from merlin.execution.interrupts import Interrupts, caught_signals
 from merlin.execution.job_schedulers import require_schedulers
@@ -344,7 +344,7 @@ class _Run:
         while self._num_interrupts < self._interrupts.count:
             self._num_interrupts += 1
             if self._interrupts.is_hung_up:
-                self.observer = SilentObserver()
+                self.observer = Observer()
             if self._num_interrupts == 1:
                 self._stop(INTERRUPTED)
             else:

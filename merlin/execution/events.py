@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.plan.plan import Plan
@@ -33,8 +32,11 @@ class RunSummary(OutcomeCounts, frozen=True, kw_only=True):
         return self.ok == self.planned
 
 
-class Observer(Protocol):
-    """Receives events in the order started, (progress | note)*, finished; never called concurrently."""
+class Observer:
+    """Receives events in the order started, (progress | note)*, finished; never called concurrently.
+
+    This one ignores them.
+    """
 
     def started(self, plan: Plan, progress: Progress) -> None:
         """The ledger has been read; `progress` shows the results of earlier runs."""
@@ -47,41 +49,3 @@ class Observer(Protocol):
 
     def finished(self, summary: RunSummary) -> None:
         """The run is over; not called when it raises."""
-
-
-class SilentObserver:
-    """Ignores every event."""
-
-    def started(self, plan: Plan, progress: Progress) -> None:
-        pass
-
-    def progress(self, progress: Progress) -> None:
-        pass
-
-    def note(self, text: str) -> None:
-        pass
-
-    def finished(self, summary: RunSummary) -> None:
-        pass
-
-
-class RecordingObserver(Struct):
-    """Keeps every event, for tests and programs."""
-
-    plan: Plan | None = None
-    steps: list[Progress] = field(default_factory=list)  # started and progress
-    notes: list[str] = field(default_factory=list)
-    summary: RunSummary | None = None
-
-    def started(self, plan: Plan, progress: Progress) -> None:
-        self.plan = plan
-        self.steps.append(progress)
-
-    def progress(self, progress: Progress) -> None:
-        self.steps.append(progress)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-
-    def finished(self, summary: RunSummary) -> None:
-        self.summary = summary

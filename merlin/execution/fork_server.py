@@ -37,19 +37,26 @@ READY, NOT_READY = b"ready", b"not ready"
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
-class _Process(Protocol):
+class ProcessHandle(Protocol):
+    """The part of `subprocess.Popen` that the owner of a process uses."""
+
     @property
     def pid(self) -> int: ...
 
-    def kill(self) -> None: ...
+    @property
+    def returncode(self) -> int | None: ...
+
+    def poll(self) -> int | None: ...
 
     def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
 
 
 class ForkServer:
     """The server, as the process that started it uses it. Threads may share it."""
 
-    def __init__(self, start: Callable[[int], _Process]) -> None:
+    def __init__(self, start: Callable[[int], ProcessHandle]) -> None:
         """Start the process of the server, which gets the descriptor of its socket. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket, self._lock = ours, threading.Lock()
@@ -74,7 +81,7 @@ class ForkServer:
         """A new Python, for workers that run functions of users. Raises OSError if the machine cannot start it."""
         command = [sys.executable, "-P", "-m", "merlin.execution.fork_server"]
 
-        def start(fd: int) -> _Process:
+        def start(fd: int) -> ProcessHandle:
             return subprocess.Popen(
                 [*command, str(fd), str(num_threads)],
                 stdin=subprocess.DEVNULL,

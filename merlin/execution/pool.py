@@ -7,12 +7,11 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Protocol
 
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
-from merlin.execution.fork_server import ForkServer, ForkServers
+from merlin.execution.fork_server import ForkServer, ForkServers, ProcessHandle
 from merlin.execution.forked import can_fork, start_copy
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
@@ -21,22 +20,6 @@ from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
 LOGS_DIR = "logs"  # in merlin_info
-
-
-class ProcessHandle(Protocol):
-    """The part of `subprocess.Popen` that the owner of a process uses."""
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def returncode(self) -> int | None: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
 
 
 class WorkerProcess:

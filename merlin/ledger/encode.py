@@ -12,6 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from merlin.ledger.entries import event_of
 from merlin.ledger.format import (
     COUNTS,
     MIXED,
@@ -28,7 +29,6 @@ from merlin.ledger.records import (
     MAX_CAUSE_CHARS,
     MAX_TAIL_CHARS,
     ChunkRecord,
-    EventRecord,
     Failure,
     RangeRecord,
     Record,
@@ -261,16 +261,9 @@ def _range_cause(blocks: Blocks) -> str:
 
 def decode(header: RecordHeader, payload: bytes, writer: Writer) -> Record:
     """The record that was written, with shortened tails and its failures ordered by task."""
-    blocks = read_blocks(payload)
     if header.kind == Kind.EVENT:
-        detail = json.loads(blocks[BlockId.DETAIL][1])
-        return EventRecord(
-            kind=detail["kind"],
-            data=detail["data"],
-            time=header.started,
-            worker=writer.worker,
-            host=writer.host,
-        )
+        return event_of(header, payload, writer)
+    blocks = read_blocks(payload)
     if header.kind == Kind.RANGE:
         return RangeRecord(
             instance=header.instance, lo=header.lo, hi=header.hi, outcome=header.outcome,

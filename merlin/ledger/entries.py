@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from typing import BinaryIO, NamedTuple
@@ -59,22 +60,19 @@ def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, byte
 
 def events_of(entries: Iterable[LedgerEntry]) -> list[EventRecord]:
     """The events in records of events, in the given order."""
-    import json
+    return [event_of(entry.header, payload, entry.writer) for entry, payload in payloads(entries)]
 
-    found: list[EventRecord] = []
-    for entry, payload in payloads(entries):
-        detail = next(json.loads(data) for block, _, data in iter_blocks(payload) if block == BlockId.DETAIL)
-        writer = entry.writer
-        found.append(
-            EventRecord(
-                kind=detail["kind"],
-                data=detail["data"],
-                time=entry.header.started,
-                worker=writer.worker,
-                host=writer.host,
-            )
-        )
-    return found
+
+def event_of(header: RecordHeader, payload: bytes, writer: Writer) -> EventRecord:
+    """The event in a record."""
+    detail = next(json.loads(data) for block, _, data in iter_blocks(payload) if block == BlockId.DETAIL)
+    return EventRecord(
+        kind=detail["kind"],
+        data=detail["data"],
+        time=header.started,
+        worker=writer.worker,
+        host=writer.host,
+    )
 
 
 def runs_of(entries: list[LedgerEntry]) -> Iterator[tuple[LedgerEntry, list[Run]]]:

@@ -78,7 +78,7 @@ class Writer(Struct, frozen=True, kw_only=True):
 
 
 class SegmentHeader(Struct, frozen=True, kw_only=True):
-    """The first bytes of a segment. A compacted segment has several writers and replaces other segments."""
+    """The first bytes of a segment. A merged segment has several writers and replaces other segments."""
 
     study_id: str
     writers: tuple[Writer, ...]  # a record names its writer by index
@@ -180,23 +180,16 @@ def payload_in(data: bytes) -> bytes | None:
     return payload if is_whole else None
 
 
-def encode_payload(fields: RecordFields, blocks: list[BlockData], writer: int = 0) -> bytes:
+def encode_payload(fields: RecordFields, blocks: list[BlockData]) -> bytes:
     name = fields.instance.encode()
     fixed = _FIXED.pack(
-        fields.kind, fields.outcome, len(name), writer, len(blocks), fields.attempt,
+        fields.kind, fields.outcome, len(name), 0, len(blocks), fields.attempt,
         fields.lo, fields.hi, fields.started, max(0.0, fields.elapsed_s),
     )  # fmt: skip
     parts = [fixed, name]
     for block, encoding, data in blocks:
         parts += (_BLOCK.pack(block, encoding, len(data)), data)
     return b"".join(parts)
-
-
-def with_writer(payload: bytes, writer: int) -> bytes:
-    """The same record with another index of its writer."""
-    fields = list(_FIXED.unpack_from(payload))
-    fields[3] = writer
-    return _FIXED.pack(*fields) + payload[_FIXED.size :]
 
 
 class Parsed(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from merlin.ledger.entries import LedgerEntry, Order, runs_of
 from merlin.ledger.format import Kind
 from merlin.ledger.records import RESET
-from merlin.ledger.resolve import Run, apply_run, clusters
+from merlin.ledger.resolve import Run, apply_run
 from merlin.plan.pieces import merged
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME
@@ -78,9 +78,19 @@ class OutcomeMaps:
 def ordered_clusters(
     entries: Iterable[LedgerEntry], order: Callable[[LedgerEntry], Order]
 ) -> Iterator[tuple[int, int, list[LedgerEntry]]]:
-    """Groups of records with overlapping ranges, each in order."""
-    for lo, hi, group in clusters(entries, lambda entry: (entry.header.lo, entry.header.hi)):
-        yield lo, hi, sorted(group, key=order) if len(group) > 1 else group
+    """Groups of records with overlapping ranges in order of lo, each in the order of `order`."""
+    group: list[LedgerEntry] = []
+    lo = hi = 0
+    for entry in sorted(entries, key=lambda entry: (entry.header.lo, entry.header.hi)):
+        if group and entry.header.lo < hi:
+            group.append(entry)
+            hi = max(hi, entry.header.hi)
+            continue
+        if group:
+            yield lo, hi, sorted(group, key=order)
+        group, lo, hi = [entry], entry.header.lo, entry.header.hi
+    if group:
+        yield lo, hi, sorted(group, key=order)
 
 
 def resolved(lo: int, hi: int, group: list[LedgerEntry]) -> RunMap:

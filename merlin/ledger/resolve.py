@@ -7,8 +7,7 @@ or skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
@@ -32,25 +31,3 @@ def apply_run(current: RunMap, run: Run, reset: bool = False) -> None:
         return
     for lo, hi in effective(current, run):
         current.set(lo, hi, run[2])
-
-
-R = TypeVar("R")
-
-
-def clusters(
-    records: Iterable[R], span: Callable[[R], tuple[int, int]]
-) -> Iterator[tuple[int, int, list[R]]]:
-    """Group records whose ranges overlap; yields (lo, hi, records) in order of lo."""
-    group: list[R] = []
-    lo = hi = 0
-    for record in sorted(records, key=span):
-        a, b = span(record)
-        if group and a < hi:
-            group.append(record)
-            hi = max(hi, b)
-            continue
-        if group:
-            yield lo, hi, group
-        group, lo, hi = [record], a, b
-    if group:
-        yield lo, hi, group

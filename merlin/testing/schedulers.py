@@ -33,7 +33,6 @@ REQUEST = JobRequest(
     excluded_hosts=("node17", "node23"),
     output="/a/b c/100%.out",
     error="/a/b c/100%.err",
-    warning_s=120.0,
     may_requeue=True,
 )
 STEP: Mapping[str, Scalar] = {

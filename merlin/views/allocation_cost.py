@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from merlin.batch.job_records import JobRecord, JobRecords
-from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
+from merlin.execution.distributed.worker_jobs import jobs_folder
 from merlin.workspace.directory import Workspace
 
 HOUR_S = 3600.0
@@ -40,7 +40,7 @@ class AllocationCost(Struct, frozen=True, kw_only=True):
 def allocation_costs(workspace: Workspace, spells: Sequence[Spell], now: float) -> Iterator[AllocationCost]:
     """The batch jobs that were submitted for the workers of a workspace. Raises WorkspaceError."""
     for record in JobRecords(jobs_folder(workspace.path)).all():
-        if record.purpose == PURPOSE and record.id:
+        if record.id:
             yield _cost_of(record, spells, now)
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from merlin.batch.job_records import JobRecord, JobRecords
+from merlin.batch.job_records import JobRecords
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import installed, to_ask
 from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, MerlinError, command_line
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
+from merlin.execution.distributed.worker_jobs import jobs_folder
 from merlin.views.job_obstacles import Asked, of_autoscale, of_jobs
 from merlin.views.obstacle import Kind
 from merlin.views.obstacle import Obstacle as Obstacle
@@ -109,7 +109,7 @@ def _of_worker_jobs(
     workspace: Workspace, members: Sequence[StudyFacts], asks_scheduler: bool
 ) -> Iterator[Obstacle]:
     """What the jobs say that should bring workers."""
-    records = worker_job_records(workspace.path)
+    records = JobRecords(jobs_folder(workspace.path)).all()
     if records and asks_scheduler:
         workers: dict[str, WorkerInfo] = {}
         for facts in members:
@@ -118,11 +118,6 @@ def _of_worker_jobs(
         asked = Asked(path=workspace.path, queues=(), clients=hurried_clients(), records=records)
         yield from of_jobs(asked, list(workers.values()))
     yield from of_autoscale(workspace.path)
-
-
-def worker_job_records(path: Path) -> list[JobRecord]:
-    """The records of jobs for the workers of a workspace."""
-    return [each for each in JobRecords(jobs_folder(path)).all() if each.purpose == PURPOSE]
 
 
 def hurried_clients() -> list[SchedulerClient]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from merlin.errors import LedgerError
 from merlin.execution.conductor import CONTROLLER, MEMORY
-from merlin.ledger.format import BlockId, Kind, RecordHeader, SegmentHeader, Writer, iter_blocks
+from merlin.ledger.entries import event_of
+from merlin.ledger.format import Kind, RecordHeader, SegmentHeader, Writer
 from merlin.ledger.records import EventRecord
 from merlin.ledger.segments import Segment, segments
 from merlin.workspace.directory import Workspace
@@ -49,7 +49,7 @@ def events_of(study: Workspace) -> list[EventRecord]:
         for batch in _batches(path):
             events = [record for record in batch if record.kind == Kind.EVENT]
             for record, payload in Segment(path).payloads(events) if events else ():
-                found.append(_event(record, payload, head.writers[record.writer]))
+                found.append(event_of(record, payload, head.writers[record.writer]))
     told = [event for event in found if event.kind != MEMORY]
     return sorted(told, key=lambda event: event.time or 0.0)
 
@@ -66,14 +66,3 @@ def _batches(path: Path) -> Iterator[list[RecordHeader]]:
         yield from Segment(path).batches()
     except FileNotFoundError as error:
         raise LedgerError(f"{path} was compacted while it was read; ask again") from error
-
-
-def _event(record: RecordHeader, payload: bytes, writer: Writer) -> EventRecord:
-    detail = next(json.loads(data) for block, _, data in iter_blocks(payload) if block == BlockId.DETAIL)
-    return EventRecord(
-        kind=detail["kind"],
-        data=detail["data"],
-        time=record.started,
-        worker=writer.worker,
-        host=writer.host,
-    )

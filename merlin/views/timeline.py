@@ -164,7 +164,7 @@ class _Trace:
             yield from _named("thread", f"job {job.id or job.name}", pid=BATCH_JOBS, tid=number)
             args = {
                 "nodes": job.num_nodes,
-                "purpose": job.purpose,
+                "purpose": "workers",
                 "reason": job.reason,
                 "refused": job.refused,
             }

@@ -11,6 +11,5 @@ class StudyOptions(Struct, frozen=True, kw_only=True):
     samples_file: str | None = None  # --samplesfile: used instead of the spec's samples
     pgen: str | None = None
     pargs: tuple[str, ...] = ()
-    seed: int = 0
     allow_undefined: bool = False  # $(NAME) that nothing defines is a warning
     is_dry: bool = False  # nothing will run here: scripts are for the schedulers that the spec names

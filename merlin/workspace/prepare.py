@@ -87,7 +87,7 @@ def prepare_study(
         require_files(spec, variables, combos)  # those of a repository are there now
         table, samples_file = _make_samples(spec, options, info, variables, say)
         num = None if table is None else table.num
-        plan = plan_study(spec, workspace, combos, num, samples_file, options=options, seed=options.seed)
+        plan = plan_study(spec, workspace, combos, num, samples_file, options=options)
         if table is not None and not are_given:
             refuse_unsafe_text(spec, options, plan, table)
         plan = with_samples_digest(plan, table)
@@ -132,7 +132,7 @@ def plan_study(
     samples_file: str | None,
     *,
     options: StudyOptions,
-    seed: int,
+    seed: int = 0,
     extending: Extends | None = None,
 ) -> Plan:
     """`make_plan` for this moment and this machine; `seed` is that of the study, if it is there already."""
@@ -169,7 +169,7 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
         path = samples_path(samples, options, runtime_variables(spec, workspace))
         num, file = expected_samples(spec, samples, path, options), stored_path(path, workspace)
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
-    return plan_study(spec, workspace, combos, num, file, options=options, seed=options.seed)
+    return plan_study(spec, workspace, combos, num, file, options=options)
 
 
 def code_version() -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 from measure import fresh, median, ratio
 from report import Row
+from small_plans import step
 from study_on_disk import make_workspace
 
 from merlin.execution.fork_server import ForkServers
 from merlin.execution.pool import WorkerProcess
 from merlin.plan.plan import StepKind
-from merlin.testing.plans import step
 
 
 def function_processes(tmp: Path, rounds: int, num: int) -> list[Row]:

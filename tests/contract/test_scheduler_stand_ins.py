@@ -103,16 +103,12 @@ def test_what_a_job_left_behind_ends_with_it(site: Site) -> None:
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def test_the_walltime_ends_a_job_after_a_warning(site: Site) -> None:
-    body = (
-        f"trap 'touch {site.folder}/warned' USR1\ntouch {site.folder}/ready\nwhile true; do sleep 0.05; done"
-    )
-    job = site.submit(site.request("limited", walltime_s=3600.0, warning_s=600.0), body)
+def test_the_walltime_ends_a_job(site: Site) -> None:
+    body = f"touch {site.folder}/ready\nwhile true; do sleep 0.05; done"
+    job = site.submit(site.request("limited", walltime_s=3600.0), body)
     wait_until((site.folder / "ready").exists, lambda: str(site.job(job)))
     site.stand_in.let_pass(job, 3200.0)
-    if site.stand_in.scheduler != "pbs":  # which warns nobody
-        wait_until((site.folder / "warned").exists, lambda: str(site.job(job)))
-        assert site.job(job).state == JobState.RUNNING
+    assert site.job(job).state == JobState.RUNNING
     site.stand_in.let_pass(job, 3600.0)
     assert site.wait(job, JobState.TIMEOUT)
 

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import numpy as np
+from small_plans import step
 from study_on_disk import write_study
 
 from merlin.ledger.records import ChunkRecord, EventRecord, Failure
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import Outcome
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 OK, FAILED = int(Outcome.OK), int(Outcome.FAILED)

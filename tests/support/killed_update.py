@@ -27,7 +27,6 @@ def count(event, args):
             os._exit(9)
 from merlin.api.revising import apply_update, held, undo_update
 from merlin.api.updating import UpdateOptions, plan_update
-from merlin.cli.updating import _has_files
 from merlin.workspace.checking import load_checked
 from merlin.workspace.directory import open_workspace
 from merlin.workspace.options import StudyOptions
@@ -39,7 +38,7 @@ if "undo" in sys.argv:
 else:
     with held(study):
         sys.addaudithook(count)
-        apply_update(plan_update(spec, StudyOptions(), study, UpdateOptions(), _has_files))
+        apply_update(plan_update(spec, StudyOptions(), study, UpdateOptions()))
 print(int(sys.argv[3]) - left[0])
 """
 

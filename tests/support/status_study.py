@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from small_plans import step
 from study_on_disk import write_study
 
 from merlin.ledger.records import ChunkRecord, EventRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)

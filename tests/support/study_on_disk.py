@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from commands import WarmCommand
 from live_processes import live_processes
+from small_plans import plan
 
 from merlin.execution.pool import LOGS_DIR
 from merlin.plan.plan import SamplesInfo, StepInstance
 from merlin.plan.plan_io import write_plan
-from merlin.testing.plans import plan
 from merlin.workspace.directory import Workspace, open_workspace
 
 
@@ -59,11 +59,11 @@ RUN = """
 import json, sys
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.workspace.directory import open_workspace
 # a worker that a busy machine keeps from stopping is not killed, which would cost what it has not written down yet
 options = RunOptions(workers=int(sys.argv[2]), grace_s=100.0)
-summary = run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())
+summary = run_embedded(open_workspace(sys.argv[1]), options, Observer())
 names = ("planned", "ok", "failed", "skipped", "missing", "stop_reason")
 print(json.dumps({name: getattr(summary, name) for name in names}))
 """

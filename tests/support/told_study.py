@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from small_plans import same, step
 from study_on_disk import make_workspace
 
 from merlin.ledger.records import RESET, ChunkRecord, EventRecord, Failure, RangeRecord, Record
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.testing.plans import same, step
 from merlin.workspace.directory import Workspace
 
 OK, FAILED, SKIPPED, INTERRUPTED = (

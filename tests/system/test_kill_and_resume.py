@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from effort import repeats
+from small_plans import same, step
 from study_on_disk import end_of, make_workspace, processes_of, start_warm_run, workers_of
 from waiting import wait_until
 
 from merlin.ledger.replay import replay
 from merlin.plan.tasks import Outcome
-from merlin.testing.plans import same, step
 from merlin.workspace.directory import Workspace
 
 NUM = 150

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from servers import RedisServer
+from small_plans import same, step
 from study_on_disk import make_workspace
 from waiting import wait_until
 
@@ -32,7 +33,6 @@ from merlin.plan.plan_io import plan_digest, write_plan
 from merlin.plan.reopen import Again
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
-from merlin.testing.plans import same, step
 from merlin.views.published import PublishedStudy
 from merlin.workspace.directory import Workspace, open_workspace
 from merlin.workspace.holding import lock

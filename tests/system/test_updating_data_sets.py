@@ -19,9 +19,9 @@ RUN_ONLY = """
 import sys
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.workspace.directory import open_workspace
-run_embedded(open_workspace(sys.argv[1]), RunOptions(workers=1, only=tuple(sys.argv[2:])), SilentObserver())
+run_embedded(open_workspace(sys.argv[1]), RunOptions(workers=1, only=tuple(sys.argv[2:])), Observer())
 """
 STRICT, LOOSE = (put("5, fields: {v", f"5, valid: value < {limit}, fields: {{v") for limit in (1, 1.5))
 PACKED = put("5, fields: {v", "5, compression: gzip, fields: {v")
@@ -201,12 +201,12 @@ RUN_AGAIN = """
 import sys
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.plan.reopen import Again
 from merlin.workspace.directory import open_workspace
 again = Again(tasks={"draw/P.1": [(1, 2)]})
 options = RunOptions(workers=1, only=("draw/P.1",), again=again)
-run_embedded(open_workspace(sys.argv[1]), options, SilentObserver())
+run_embedded(open_workspace(sys.argv[1]), options, Observer())
 """
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -94,17 +93,24 @@ def _wanted(
 
 
 def append_dump(path: Path, found: Mapping[str, QueueInfo], *, moment: str = "") -> None:
-    """Add the queues to a file as upstream does: a row of a CSV file, or an entry of a JSON object."""
+    """Add the queues to a file as upstream does: a row of a CSV file, or an entry of a JSON object.
+
+    Raises UsageError if the file holds something else, which stays as it is.
+    """
+    from merlin.cli.status_dump import NO_DUMP, add_to_dump
+
     moment = moment or datetime.now().strftime("%Y-%m-%d %H:%M:%S")
     if path.suffix == ".json":
-        before: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-        before[moment] = {n: {"tasks": i.depth, "consumers": i.consumers} for n, i in found.items()}
-        write_text(path, json.dumps(before, indent=2) + "\n")
+        document = {n: {"tasks": i.depth, "consumers": i.consumers} for n, i in found.items()}
+        add_to_dump(path, (), document, moment=moment)
         return
     rows: list[dict[str, object]] = []
     if path.is_file():
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [dict(old) for old in csv.DictReader(file)]
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                rows = [dict(old) for old in csv.DictReader(file)]
+        except (ValueError, csv.Error) as error:
+            raise UsageError(NO_DUMP.format(path)) from error
     row: dict[str, object] = {"time": moment}
     for name, info in found.items():
         row |= {f"{name}:tasks": info.depth, f"{name}:consumers": info.consumers}

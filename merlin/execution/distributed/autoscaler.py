@@ -13,7 +13,7 @@ from merlin.batch.jobs import SchedulerClient
 from merlin.errors import ExecutionError, SchedulerRefusedError, SchedulerUnreachableError
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.tracked_job import Tracked
-from merlin.execution.distributed.worker_jobs import PURPOSE, WorkerJobs
+from merlin.execution.distributed.worker_jobs import WorkerJobs
 
 CALLS_PER_MINUTE = 6  # of the scheduler, whatever they are
 POLLS_PER_MINUTE = 3.0  # of them questions about all jobs
@@ -197,7 +197,7 @@ class Autoscaler:
             return
         self._read_again_at = self._clock() + READ_AGAIN_S
         for record in self._jobs.records.all():
-            if record.purpose != PURPOSE or record.scheduler != self._client.scheduler.name:
+            if record.scheduler != self._client.scheduler.name:
                 continue
             self._nodes.update(record.seen.hosts if record.seen else ())
             if record.is_open and record.name not in {*self._tracked, *self._over}:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.spec.model import Batch
 
-PURPOSE = "workers"
 PREFIX = "merlin-workers"  # of the names of these jobs
 AUTOSCALE_LOG = "autoscale.jsonl"  # its decisions, a line each
 AUTOSCALE_LOCK = "autoscale.lock"
@@ -111,7 +110,6 @@ class WorkerJobs(Struct, frozen=True, kw_only=True):
             name=request.name,
             scheduler=self.scheduler.name,
             created=time.time(),
-            purpose=PURPOSE,
             reason=reason,
         )
         try:

@@ -19,10 +19,12 @@ from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError
 SLURM = Slurm()
 HERE = f"""{sys.executable} -P -c '
 import json, os
-from merlin.batch.here import find_end, find_here, client_here
+from merlin.batch.devices import visible_gpus
+from merlin.batch.here import allocation_here, client_here, find_end, find_here
 here = find_here(os.environ)
 end = find_end(os.environ, client=client_here(os.environ))
-print(json.dumps([here.scheduler, here.job, here.host, here.hosts, here.cores, here.gpus, here.num_restarts, end]))
+hosts, gpus = allocation_here(os.environ).hosts, visible_gpus(os.environ).gpus
+print(json.dumps([here.scheduler, here.job, here.host, hosts, here.cores, gpus, end]))
 '"""
 PROGRAMS = (
     ({}, 2),
@@ -60,15 +62,15 @@ def test_a_job_is_followed_from_its_submission_to_its_end(any_slurm, tmp_path):
     folder.mkdir()
     client = client_of(any_slurm)
     body = f"{HERE}\nwhile [ ! -e '{tmp_path}/go' ]; do sleep 0.1; done\nexit 7"
-    asked = {"nodes": 2, "gpus": 1, "walltime_s": 3000.0, "warning_s": 60.0, "excluded_hosts": ("node2",)}
+    asked = {"nodes": 2, "gpus": 1, "walltime_s": 3000.0, "excluded_hosts": ("node2",)}
     job = submit(client, folder, body, cores_per_task=2, may_requeue=True, **asked)
     running = wait_for(any_slurm, client, job, JobState.RUNNING)
     assert (running.num_nodes, running.hosts) == (2, ("node1", "node3"))
     assert running.started is not None and running.ends == running.started + 3000
     wait_until(lambda: said(folder / "job.out").endswith("]\n"), any_slurm.describe)
-    scheduler, its_id, host, hosts, cores, gpus, restarts, end = json.loads((folder / "job.out").read_text())
+    scheduler, its_id, host, hosts, cores, gpus, end = json.loads((folder / "job.out").read_text())
     assert (scheduler, its_id, host, hosts) == ("slurm", job, "node1", ["node1", "node3"])
-    assert (cores, gpus, restarts, end) == (2, ["0"], 0, running.ends)
+    assert (cores, gpus, end) == (2, ["0"], running.ends)
     (tmp_path / "go").touch()
     ended = wait_for(any_slurm, client, job, JobState.FAILED)
     assert (ended.exit_code, ended.hosts) == (7, ("node1", "node3"))

@@ -31,7 +31,7 @@ class TestFlux(SchedulerContract):
         ("fi8R5Rq", "fi8R5Rq"),
         ("flux-batch: hello\nƒ2112k11\n", "f2112k11"),
     ]
-    mentions = ("study-workers-1", "physics", "pdebug", "/a/b c/", "node17,node23", "USR1@120s")
+    mentions = ("study-workers-1", "physics", "pdebug", "/a/b c/", "node17,node23")
     listed = [
         ("", []),
         (

@@ -27,7 +27,6 @@ JOBS = {
         excluded_hosts=("node3", "node7"),
         output="/with a space/out.txt",
         error="/with a space/err.txt",
-        warning_s=90,
         may_requeue=True,
         priority="high",
         is_waitable=True,

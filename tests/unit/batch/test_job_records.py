@@ -9,7 +9,7 @@ from merlin.batch.script import job_script, new_job_name
 from merlin.batch.slurm import Slurm
 from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, WorkspaceError
 
-RECORD = JobRecord(name="one", scheduler="slurm", created=5.0, purpose="workers", reason="nobody serves sim")
+RECORD = JobRecord(name="one", scheduler="slurm", created=5.0, reason="nobody serves sim")
 REQUEST = JobRequest(name="one", nodes=2, walltime_s=600.0)
 
 
@@ -42,6 +42,13 @@ def test_a_submission_that_was_cut_short_is_continued(slurm, records):
     slurm.work_again()
     assert submit(records, slurm.client()).id == "1"
     assert slurm.num_jobs == 1
+
+
+def test_a_record_of_an_earlier_merlin_is_read(records):
+    records.write(RECORD)
+    text = records.path("one").read_text()
+    records.path("one").write_text(text.replace('"reason"', '"purpose": "workers", "reason"'))
+    assert records.all() == [RECORD]
 
 
 def test_a_refused_job_is_written_down(slurm, records):

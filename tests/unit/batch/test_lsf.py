@@ -36,7 +36,7 @@ class TestLsf(SchedulerContract):
         ("Job <31> is submitted to queue <pdebug>.\n", "31"),
         ("==> hello\nJob <4711> is submitted to default queue <normal>.\n", "4711"),
     ]
-    mentions = ("study-workers-1", "physics", "pdebug", "/a/b c/", "hname!='node23'", "-wa USR1 -wt 00:02")
+    mentions = ("study-workers-1", "physics", "pdebug", "/a/b c/", "hname!='node23'")
     unwritten = ("procs", "cores_per_task")  # whole nodes
     listed = [
         (f"{NOW}\n", []),
@@ -71,8 +71,8 @@ class TestLsf(SchedulerContract):
             ],
         ),
     ]  # fmt: skip
-    environment = {"LSB_JOBID": "31", "LSB_MCPU_HOSTS": "login1 1 node1 40 node2 40", "LSB_RESTART": "Y"}
-    allocation = Allocation(scheduler="lsf", job="31", num_nodes=2, hosts=("node1", "node2"), num_restarts=1)
+    environment = {"LSB_JOBID": "31", "LSB_MCPU_HOSTS": "login1 1 node1 40 node2 40"}
+    allocation = Allocation(scheduler="lsf", job="31", num_nodes=2, hosts=("node1", "node2"))
 
     def test_a_list_of_no_json_is_refused(self) -> None:
         for text in (

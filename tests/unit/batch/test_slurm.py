@@ -75,7 +75,6 @@ class TestSlurm(SchedulerContract):
         "SLURMD_NODENAME": "node2",
         "SLURM_CPUS_ON_NODE": "36",
         "SLURM_JOB_END_TIME": "1795440670",
-        "SLURM_RESTART_COUNT": "2",
     }
     allocation = Allocation(
         scheduler="slurm",
@@ -85,7 +84,6 @@ class TestSlurm(SchedulerContract):
         host="node2",
         cores=36,
         ends=1795440670.0,
-        num_restarts=2,
     )
     mentions = [
         "--job-name=study-workers-1",
@@ -101,7 +99,6 @@ class TestSlurm(SchedulerContract):
         "--exclude=node17,node23",
         "--output='/a/b c/100%%.out'",
         "--error='/a/b c/100%%.err'",
-        "--signal=USR1@120",
         "--requeue",
         "--open-mode=append",
     ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from small_plans import plan
 
 from merlin.base.text import count, duration, rate, size
 from merlin.cli.display import LINE_EVERY_S, Speed
@@ -8,7 +9,6 @@ from merlin.cli.output import to_json
 from merlin.cli.progress import LineDisplay, LiveDisplay
 from merlin.execution.events import Progress
 from merlin.plan.task_states import TaskCounts
-from merlin.testing.plans import plan
 
 
 class Clock:

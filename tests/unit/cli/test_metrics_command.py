@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from in_process import merlin
+from small_plans import step
 from study_on_disk import make_workspace
 from waiting import wait_until
 
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
-from merlin.testing.plans import step
+from merlin.execution.events import Observer
 from merlin.workspace.directory import Workspace
 
 
@@ -26,7 +26,7 @@ def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     made = make_workspace(tmp_path, step("sim", 5, command="exit $(($(MERLIN_SAMPLE_ID) == 4 ? 3 : 0))"))
-    run_embedded(made, RunOptions(workers=1), SilentObserver())
+    run_embedded(made, RunOptions(workers=1), Observer())
     return made
 
 

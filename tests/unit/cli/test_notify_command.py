@@ -10,7 +10,7 @@ from in_process import merlin
 
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.spec.load import load_spec
 from merlin.workspace.prepare import prepare_study
 
@@ -49,7 +49,7 @@ def test_a_workspace_shows_what_was_told(spec: Path, capsys: pytest.CaptureFixtu
     workspace = prepare_study(load_spec(spec))
     assert merlin("notify", workspace.path) == 0
     assert "nothing yet" in capsys.readouterr().out
-    run_embedded(workspace, RunOptions(workers=1), SilentObserver())
+    run_embedded(workspace, RunOptions(workers=1), Observer())
     assert (spec.parent / "told").read_text() == f"finished {workspace.path}\n"
     assert merlin("notify", workspace.path, "--json") == 0
     (entry,) = json.loads(capsys.readouterr().out)["entries"]

@@ -4,7 +4,10 @@ import csv
 import json
 from pathlib import Path
 
+import pytest
+
 from merlin.cli.commands.queue_info import append_dump
+from merlin.errors import UsageError
 from merlin.execution.distributed.queues import QueueInfo
 
 
@@ -30,3 +33,14 @@ def test_csv_gets_a_row_per_moment_and_columns_for_new_queues(tmp_path: Path) ->
     assert [row["a:tasks"] for row in rows] == ["3", "2"]
     assert [row["b:tasks"] for row in rows] == ["", "5"]
     assert [row["time"] for row in rows] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("q.json", b"{"), ("q.json", b"[]"), ("q.json", b"\xff"), ("q.csv", b"a\n\xff\n")]
+)
+def test_a_file_that_is_no_dump_is_named_and_stays_as_it_is(tmp_path: Path, name: str, text: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(text)
+    with pytest.raises(UsageError, match="is no file of --dump"):
+        append_dump(path, {"a": info(3, 1)})
+    assert path.read_bytes() == text

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
+from small_plans import step
 from starlette.testclient import TestClient
 from study_on_disk import make_workspace
 from waiting import wait_until
@@ -23,11 +24,10 @@ from merlin.dashboard.metrics import MAX_STUDIES, exposition
 from merlin.dashboard.study_metrics import MAX_CLASSES, MAX_STEPS, REST
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.execution.job_counts import StepJobCounts
 from merlin.shards.format.counts import Counts
 from merlin.status.eta import Eta
-from merlin.testing.plans import step
 from merlin.views.at_work import QueueLine, WorkerLine
 from merlin.views.step_lines import NOTHING, DataSetLine, StepLine
 from merlin.views.study_line import StudyLine
@@ -234,7 +234,7 @@ def test_the_dashboard_serves_the_metrics_to_who_has_the_token(
     tmp_path: Path, connect: Callable[..., TestClient], program: TestClient
 ) -> None:
     workspace = make_workspace(tmp_path, step("sim", 4, command="test $(MERLIN_SAMPLE_ID) -gt 0"))
-    run_embedded(workspace, RunOptions(workers=1), SilentObserver())
+    run_embedded(workspace, RunOptions(workers=1), Observer())
     assert connect().get("/metrics").status_code == 401
 
     def found() -> Series:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from study_on_disk import make_workspace
+from thread_processes import ThreadProcess, Work
 from waiting import wait_until
 
 from merlin.config.load import find_config
@@ -30,7 +31,6 @@ from merlin.plan.notify_rule import NotifyRule
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import ChunkResult, Outcome
 from merlin.testing.memory import MemoryBackend, MemoryCarrier, MemoryServer
-from merlin.testing.processes import ThreadProcess, Work
 
 LEASE_S = 60.0
 RunChunk = Callable[[Work], ChunkResult | None]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from small_plans import step
 from study_on_disk import make_workspace
 
 from merlin.execution.distributed import admission
@@ -15,7 +16,6 @@ from merlin.execution.distributed.slots import Slots
 from merlin.execution.distributed.study import Study
 from merlin.execution.machine import Machine
 from merlin.execution.places import Places
-from merlin.testing.plans import step
 
 LATER = 1e9  # monotonic
 Come = Callable[..., Arrival]

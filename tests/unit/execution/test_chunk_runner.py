@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_plans import step
 from waiting import wait_until
 
 from merlin.base.processes import group_members
 from merlin.errors import ExecutionError
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
-from merlin.testing.plans import step
 
 OK, FAILED, INTERRUPTED = Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED
 

@@ -9,6 +9,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from recording_observer import RecordingObserver
+from small_plans import same, step
 from study_on_disk import (
     end_of,
     make_workspace,
@@ -23,13 +25,12 @@ from merlin.base.records import to_plain
 from merlin.errors import WorkspaceError
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import RecordingObserver, RunSummary
+from merlin.execution.events import RunSummary
 from merlin.execution.pool import WorkerProcess
 from merlin.ledger.replay import replay
 from merlin.plan.plan import Edge
 from merlin.plan.reopen import Again
 from merlin.plan.tasks import Chunk, Outcome
-from merlin.testing.plans import same, step
 from merlin.workspace.directory import Workspace
 
 TWO = RunOptions(workers=2)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from small_plans import step
 from study_on_disk import make_workspace, processes_of
 
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.ledger.replay import replay
 from merlin.plan.plan import StepKind
-from merlin.testing.plans import step
 
 MODULE = """
 import os, signal
@@ -27,7 +27,7 @@ def test_a_segfaulting_sample_costs_only_itself(tmp_path: Path) -> None:
     (tmp_path / "segfaulting_model.py").write_text(MODULE)
     sim = step("sim", 200, kind=StepKind.FUNCTION, function="segfaulting_model:simulate", crash_limit=2)
     workspace = make_workspace(tmp_path, sim)
-    summary = run_embedded(workspace, RunOptions(workers=2), SilentObserver())
+    summary = run_embedded(workspace, RunOptions(workers=2), Observer())
     assert (summary.ok, summary.failed, summary.missing) == (199, 1, 0)
     (failed,) = replay(workspace.ledger_dir, workspace.plan).failures()
     assert (failed.failure.task, failed.failure.cause) == (17, "killed its worker 2 times (SIGSEGV)")

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from recording_observer import RecordingObserver
+from small_plans import step
 from study_on_disk import RUN, end_of, make_workspace, processes_of, start_warm_run, workers_of
 from waiting import wait_until
 
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import CONTROLLER, UPDATER, RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import RecordingObserver, SilentObserver
+from merlin.execution.events import Observer
 from merlin.execution.orphans import kill_orphans
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import write_plan
-from merlin.testing.plans import step
 
 
 def test_workers_that_cannot_start_end_the_run_with_their_last_words(
@@ -35,7 +36,7 @@ def test_workers_that_cannot_start_end_the_run_with_their_last_words(
     monkeypatch.setattr(sys, "executable", str(broken))
     monkeypatch.setitem(sys.modules, "torch", sys)  # as where the command has loaded what no copy may have
     with pytest.raises(ExecutionError, match="no numpy here"):
-        run_embedded(workspace, RunOptions(workers=2), SilentObserver())
+        run_embedded(workspace, RunOptions(workers=2), Observer())
     assert replay(workspace.ledger_dir, workspace.plan).events()[-1].kind == "run_failed"
 
 
@@ -68,7 +69,7 @@ def test_a_plan_that_is_altered_while_it_runs_is_not_run_by_new_workers(tmp_path
     assert "altered" in summary["stop_reason"] and str(workspace.path) in summary["stop_reason"]
     assert summary["missing"] == 4 and not pwned.exists()
     write_plan(workspace.plan_path, workspace.plan)
-    assert run_embedded(workspace, RunOptions(workers=2), SilentObserver()).is_success
+    assert run_embedded(workspace, RunOptions(workers=2), Observer()).is_success
 
 
 def test_a_run_inside_a_step_of_a_run_works(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_a_run_inside_a_step_of_a_run_works(tmp_path: Path) -> None:
     script.write_text(RUN)
     command = f"{sys.executable} {script} {inner.path} 2"
     outer = make_workspace(tmp_path / "outer", step("sim", 1, command=command))
-    summary = run_embedded(outer, RunOptions(workers=1), SilentObserver())
+    summary = run_embedded(outer, RunOptions(workers=1), Observer())
     assert summary.is_success
     assert sorted(log.read_text().split()) == list("012345")
 

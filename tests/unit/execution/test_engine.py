@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from cluster import LEASE_S, Cluster, Worker, run_ok
 from msgspec.structs import replace
+from small_plans import same, step
+from thread_processes import Work
 from waiting import wait_until
 
 from merlin.errors import ExecutionError, RedisUnreachableError, StudyGoneError
@@ -27,8 +29,6 @@ from merlin.execution.distributed.worker_pool import ChunkRun
 from merlin.execution.machine import Machine
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.memory import MemoryCarrier
-from merlin.testing.plans import same, step
-from merlin.testing.processes import Work
 
 QUICKLY: dict[Any, dict[str, float]] = {
     chunk_runs: {"RETRY_S": 0.01, "ENDING_S": 0.2, "INTERRUPT_S": 0.2},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_plans import step
 from study_on_disk import make_workspace
 
 from merlin.execution import fork_server
@@ -19,7 +20,6 @@ from merlin.execution.pool import WorkerProcess
 from merlin.execution.waiting import is_readable
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.tasks import Chunk
-from merlin.testing.plans import step
 from merlin.workspace.directory import open_workspace
 
 USER = """

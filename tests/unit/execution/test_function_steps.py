@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_plans import step
 from study_on_disk import make_workspace
 
 from merlin.execution.runner import ChunkRunner
@@ -16,7 +17,6 @@ from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
-from merlin.testing.plans import step
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
 

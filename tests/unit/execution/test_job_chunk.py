@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_plans import step
 from study_on_disk import make_workspace, processes_of
 from waiting import wait_until
 
@@ -21,7 +22,6 @@ from merlin.ledger.session import next_session
 from merlin.plan.plan import StepKind
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, Outcome
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 OK, FAILED, INTERRUPTED = Outcome.OK, Outcome.FAILED, Outcome.INTERRUPTED

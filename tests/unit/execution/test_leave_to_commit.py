@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from small_plans import step
 from study_on_disk import make_workspace
 
 from merlin.errors import LeaseLostError
@@ -14,7 +15,6 @@ from merlin.execution.journal import PERMISSION_S, ChunkJournal
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import NO_OUTCOME, Chunk, Outcome
-from merlin.testing.plans import step
 from merlin.workspace.directory import open_workspace
 
 

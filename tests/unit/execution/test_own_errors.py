@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from recording_observer import RecordingObserver
+from small_plans import step
 from study_on_disk import make_workspace, processes_of
 
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import RecordingObserver, RunSummary
+from merlin.execution.events import RunSummary
 from merlin.ledger.replay import replay
 from merlin.plan.plan import StepKind
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 FUNCTION = "def run(inputs, context):\n    return {'y': inputs['X']}\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, run_ok
+from small_plans import step
 from waiting import wait_until
 
 from merlin.errors import RedisUnreachableError
@@ -14,7 +15,6 @@ from merlin.execution.distributed import owners
 from merlin.execution.distributed.ownership import Ownership
 from merlin.plan.notify_rule import NotifyRule
 from merlin.plan.tasks import Outcome
-from merlin.testing.plans import step
 
 
 @pytest.fixture(autouse=True)

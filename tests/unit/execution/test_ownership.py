@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from cluster import LEASE_S, Cluster
+from small_plans import step
+from thread_processes import Work
 from waiting import wait_until
 
 from merlin.errors import (
@@ -35,8 +37,6 @@ from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred, Outcome
 from merlin.status.snapshot import CANCELLED, is_published
 from merlin.testing.memory import MemoryBackend
-from merlin.testing.plans import step
-from merlin.testing.processes import Work
 
 QUICKLY: dict[Any, dict[str, float]] = {
     owners: {"WAIT_S": 0.02, "TICK_S": 0.01, "ASK_S": 0.02, "LIST_S": 0.05, "NOTICE_S": 0.0, "RETRY_S": 0.01},

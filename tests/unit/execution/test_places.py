@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_plans import plan, step
 
 from merlin.batch.devices import CUDA, ROCR, ZE, listed_devices
 from merlin.errors import ExecutionError
@@ -14,7 +15,6 @@ from merlin.execution.assignment import Assignment
 from merlin.execution.machine import Machine, this_machine
 from merlin.execution.places import Places, places_for
 from merlin.plan.plan import StepInstance, StepKind
-from merlin.testing.plans import plan, step
 
 EIGHT = Machine(cores=tuple(range(8)), gpus=("4", "5"))
 

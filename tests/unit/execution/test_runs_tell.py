@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recording_observer import RecordingObserver
+from small_plans import step
 from study_on_disk import end_of, make_workspace, start_warm_run
 from waiting import wait_until
 
@@ -16,13 +18,11 @@ from merlin.errors import ExecutionError
 from merlin.execution import embedded
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import RecordingObserver
 from merlin.execution.notices import tell_of_stop
 from merlin.ledger.replay import replay
 from merlin.plan.notify_rule import NotifyRule
 from merlin.status.live import is_live
 from merlin.status.snapshot import take_snapshot
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 TWO = RunOptions(workers=2)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from small_plans import step
 from study_on_disk import make_workspace
 
 from merlin.execution.scripts import ScriptTemplate
 from merlin.execution.shell import shell_argv, task_environment
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 

@@ -11,6 +11,8 @@ from cluster import Cluster, run_ok
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from small_plans import every, plan, same, step
+from small_plans import step as planned
 from waiting import wait_until
 
 from merlin.batch.here import Here
@@ -22,8 +24,6 @@ from merlin.execution.distributed.stay import FIRST_S, GRACE_S, Idleness, Wanted
 from merlin.execution.walltime import MARGIN_S
 from merlin.plan.fit import ONE_CORE, Need
 from merlin.plan.schedule import Scheduler
-from merlin.testing.plans import every, plan, same, step
-from merlin.testing.plans import step as planned
 from merlin.views.published import slots_of
 
 NOW = 1000.0

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from recording_observer import RecordingObserver
+from small_plans import same, step
 from small_slurm import SmallSlurm
 from study_on_disk import end_of, make_workspace, processes_of, start_warm_run
 from waiting import wait_until
@@ -21,7 +23,6 @@ from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, Usag
 from merlin.execution.conductor import RunOptions
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import RecordingObserver
 from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_folder import JobFolder, all_jobs
 from merlin.execution.step_jobs import StepJobs
@@ -29,7 +30,6 @@ from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.reports import ChunkReport, settle_report
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import ChunkResult, Outcome
-from merlin.testing.plans import same, step
 from merlin.views.worker_jobs import jobs_of_steps
 from merlin.workspace.directory import Workspace
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
+from small_plans import same, step
 from small_slurm import SmallSlurm
 from waiting import wait_until
 
@@ -14,7 +15,6 @@ from merlin.execution.distributed import ownership
 from merlin.execution.distributed.control import cancel_step_jobs
 from merlin.execution.distributed.ownership import Ownership
 from merlin.execution.job_folder import all_jobs
-from merlin.testing.plans import same, step
 
 JOBS = {"batch.submit": True, "batch.type": "slurm", "batch.tasks_per_job": 4}
 

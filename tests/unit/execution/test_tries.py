@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from chunk_bench import Bench
 from msgspec.structs import replace
+from small_plans import step
 from waiting import wait_until
 
 from merlin.execution.task_files import set_aside
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.ensemble import open_shards
-from merlin.testing.plans import step
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
 PACK = StepInstance(

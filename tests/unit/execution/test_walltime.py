@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_plans import step
 from study_on_disk import end_of, make_workspace, processes_of, start_warm_run, workers_of
 from waiting import wait_until
 
@@ -18,11 +19,10 @@ from merlin.execution.conductor import RunOptions
 from merlin.execution.distributed import leaving
 from merlin.execution.distributed.leaving import Leaving
 from merlin.execution.embedded import run_embedded
-from merlin.execution.events import SilentObserver
+from merlin.execution.events import Observer
 from merlin.execution.walltime import MARGIN_S, Walltime, Warnings
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Outcome
-from merlin.testing.plans import step
 
 OK, INTERRUPTED = Outcome.OK, Outcome.INTERRUPTED
 
@@ -114,7 +114,7 @@ def test_tasks_that_a_signal_to_all_processes_of_a_job_has_ended_count_as_interr
     summary = end_of(run)
     assert (summary["stop_reason"], summary["failed"], summary["missing"]) == ("interrupted", 0, 2)
     gate.touch()
-    assert run_embedded(workspace, RunOptions(workers=2), SilentObserver()).ok == 2
+    assert run_embedded(workspace, RunOptions(workers=2), Observer()).ok == 2
 
 
 # ------------------------------------------------------------------- on one machine
@@ -126,12 +126,12 @@ def test_a_run_in_an_allocation_stops_in_time_and_can_be_resumed(
     gate = tmp_path / "gate"
     workspace = make_workspace(tmp_path, step("sim", 2, command=f"[ -e {gate} ] || sleep 600"))
     monkeypatch.setenv(WALLTIME_END, str(time.time() + MARGIN_S + 1))
-    summary = run_embedded(workspace, RunOptions(workers=2), SilentObserver())
+    summary = run_embedded(workspace, RunOptions(workers=2), Observer())
     assert summary.stop_reason.startswith("the walltime is over") and summary.missing == 2
     assert processes_of(workspace) == []
     monkeypatch.delenv(WALLTIME_END)
     gate.touch()
-    assert run_embedded(workspace, RunOptions(workers=2), SilentObserver()).ok == 2
+    assert run_embedded(workspace, RunOptions(workers=2), Observer()).ok == 2
 
 
 def test_a_run_starts_nothing_that_cannot_end_in_time(
@@ -144,7 +144,7 @@ def test_a_run_starts_nothing_that_cannot_end_in_time(
         step("long", 20, command="true", resources=long),
     )
     monkeypatch.setenv(WALLTIME_END, str(time.time() + 3600))
-    summary = run_embedded(workspace, RunOptions(workers=2), SilentObserver())
+    summary = run_embedded(workspace, RunOptions(workers=2), Observer())
     assert (summary.ok, summary.missing) == (20, 20)
     assert "step long needs 02:00:00" in summary.stop_reason
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from small_plans import step
 from study_on_disk import make_workspace, processes_of
 from waiting import wait_until
 
@@ -15,7 +16,6 @@ from merlin.base.processes import children
 from merlin.execution.runner import ChunkRunner
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
-from merlin.testing.plans import step
 from merlin.workspace.directory import Workspace
 
 TIMEOUT_S = 5.0  # of all tasks of a step, of which only one is meant to need it

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, run_ok
+from small_plans import same, step
+from thread_processes import Work
 from waiting import wait_until
 
 from merlin.batch.here import Here
@@ -15,8 +17,6 @@ from merlin.execution.conductor import quarantined_nodes
 from merlin.execution.distributed import chunk_runs, owners, upkeep, workforce
 from merlin.execution.walltime import MARGIN_S, Walltime
 from merlin.plan.tasks import ChunkResult, Outcome
-from merlin.testing.plans import same, step
-from merlin.testing.processes import Work
 
 
 def ending_in(seconds: float) -> Walltime:

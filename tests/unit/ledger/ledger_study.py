@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 from hypothesis import strategies as st
+from small_plans import plan, step
 
 from merlin.ledger.records import RESET, ChunkRecord, Failure, RangeRecord
 from merlin.plan.plan import Plan
 from merlin.plan.tasks import NO_OUTCOME, Outcome, ReturnCode
-from merlin.testing.plans import plan, step
 
 
 def plan_of(*, study_id: str = "s1", **sizes: int) -> Plan:

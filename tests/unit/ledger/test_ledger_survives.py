@@ -155,7 +155,7 @@ def _overwrite(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_cut, _overwrite])
-def test_a_record_that_was_changed_after_it_was_read_is_an_error_and_is_not_compacted(tmp_path, harm):
+def test_a_record_that_was_changed_after_it_was_read_is_an_error(tmp_path, harm):
     with LedgerWriter(tmp_path, "w", study_id="s1", sync=False) as writer:
         writer.append(chunk([0, 1, 0, 1], failures=(failed(1), failed(3))))
     state = replay(tmp_path, plan_of(sim=4))

@@ -5,8 +5,8 @@ from effort import repeats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_study import SIZE, plan_of, records
+from merged_segments import merge_segments
 
-from merlin.ledger.compact import compact
 from merlin.ledger.record_index import RecordIndex
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
@@ -19,7 +19,7 @@ from merlin.plan.pieces import merged
     data=st.data(),
 )
 @settings(max_examples=repeats(25, 600))
-def test_the_records_of_a_few_tasks_are_found_among_all_while_the_ledger_grows_and_is_compacted(
+def test_the_records_of_a_few_tasks_are_found_among_all_while_the_ledger_grows_and_is_merged(
     tmp_path_factory: pytest.TempPathFactory, written: list, tasks: list, data: st.DataObject
 ) -> None:
     directory = tmp_path_factory.mktemp("ledger")
@@ -31,7 +31,7 @@ def test_the_records_of_a_few_tasks_are_found_among_all_while_the_ledger_grows_a
         with LedgerWriter(directory, "w", study_id="s1", session="a", sync=False) as writer:
             writer.append(record)
         if data.draw(st.booleans()):
-            compact(directory)
+            merge_segments(directory)
         state.update()
         expected = [
             entry

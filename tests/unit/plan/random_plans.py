@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from small_plans import every, gather, plan, same, step
 
 from merlin.plan.plan import Edge, Plan, StepInstance, StepKind
-from merlin.testing.plans import every, gather, plan, same, step
 
 
 @st.composite

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from invariants import check
+from small_plans import plan
 
 from merlin.plan.consequences import DecidedOutcome
 from merlin.plan.pieces import Run, pieces_of
@@ -13,7 +14,6 @@ from merlin.plan.plan import StepInstance
 from merlin.plan.runs import RunMap
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
-from merlin.testing.plans import plan
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 

@@ -6,13 +6,13 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from small_plans import plan, step
 
 from merlin.plan.bad_nodes import MIN_FAILURES, BadNodes
 from merlin.plan.owner import Owner
 from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
-from merlin.testing.plans import plan, step
 
 OK, FAILED, SOFT = int(Outcome.OK), int(Outcome.FAILED), int(Outcome.SOFT_FAILED)
 

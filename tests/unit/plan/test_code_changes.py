@@ -5,10 +5,10 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
+from small_plans import plan
 
 from merlin.plan.code_changes import code_changes
 from merlin.plan.plan_io import plan_digest, plan_from_json, plan_to_json, relocate
-from merlin.testing.plans import plan
 
 names = st.sampled_from(["model.py", "in/deck.txt", "/shared/table.h5", "a b"])
 digests = st.sampled_from(["0" * 64, "1" * 64])

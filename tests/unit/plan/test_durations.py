@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduling import start
+from small_plans import plan, step
 
 from merlin.plan.durations import ENOUGH, Durations, added, class_of, longest_of, spread_of, walltime_s
 from merlin.plan.owner import Owner
@@ -15,7 +16,6 @@ from merlin.plan.pieces import pieces_of
 from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import ChunkResult, Outcome
-from merlin.testing.plans import plan, step
 
 HOUR = 3600.0
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from small_plans import every, gather, plan, runs, same, step
 
 from merlin.plan.failed_input import num_on_failed_input
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.testing.plans import every, gather, plan, runs, same, step
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 

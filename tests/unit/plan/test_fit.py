@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_plans import step
 
 from merlin.batch.slurm import Slurm
 from merlin.plan.fit import ONE_CORE, Capacity, Need, Placement, need_of, num_at_once
 from merlin.plan.job_policy import job_request
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.plan import StepKind
-from merlin.testing.plans import step
 
 
 def need(**resources: Any) -> Need:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from scheduling import FAILED, OK, start
+from small_plans import gather, same, step
 
 from merlin.errors import ExecutionError
 from merlin.plan.fit import ONE_CORE
 from merlin.plan.job_policy import job_policy, job_request
 from merlin.plan.memories import Deferral
 from merlin.plan.tasks import Deferred
-from merlin.testing.plans import gather, same, step
 
 JOBS: dict[str, Any] = {"batch.submit": True, "batch.type": "slurm", "batch.tasks_per_job": 4}
 

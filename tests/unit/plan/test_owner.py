@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invariants import check_owner
 from random_plans import plans
+from small_plans import every, plan, runs, same, step
 from storms import FAILED, INTERRUPTED, OK, SKIPPED, SOFT_FAILED, World
 
 from merlin.plan.owner import SECONDS_PER_RESULT, Handout, Owner
@@ -22,7 +23,6 @@ from merlin.plan.runs import RunMap
 from merlin.plan.schedule import Scheduler
 from merlin.plan.take_over import Legacy, take_over
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
-from merlin.testing.plans import every, plan, runs, same, step
 
 
 def owner_of(*instances: StepInstance, workers: int = 1) -> Owner:

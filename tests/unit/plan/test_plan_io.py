@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from small_plans import plan
 
 from merlin.errors import WorkspaceError
 from merlin.plan.plan import Aggregate, Edge, PlannedField, SamplesInfo, StepInstance, StepKind
 from merlin.plan.plan_io import plan_digest, plan_from_json, plan_to_json, read_plan, relocate, write_plan
-from merlin.testing.plans import plan
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)
 scalars = words | st.integers() | st.booleans() | st.floats(allow_nan=False)

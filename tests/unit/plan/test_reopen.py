@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from small_plans import every, gather, plan, runs, same, step
+
 from merlin.plan.plan import StepKind
 from merlin.plan.reopen import reopen, reopen_failed
 from merlin.plan.tasks import Outcome
-from merlin.testing.plans import every, gather, plan, runs, same, step
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec.structs import replace
+from small_plans import every, gather, plan, runs, step
 
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.revise import InstanceChange, find_change
 from merlin.plan.revise_collection import PRESENT, Held
 from merlin.plan.tasks import FROM_FILES, Outcome
-from merlin.testing.plans import every, gather, plan, runs, step
 
 OK, FAILED = int(Outcome.OK), int(Outcome.FAILED)
 

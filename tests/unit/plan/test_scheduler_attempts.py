@@ -6,12 +6,12 @@ import pytest
 from invariants import check
 from msgspec.structs import replace
 from scheduling import FAILED, INTERRUPTED, OK, SOFT_FAILED, start
+from small_plans import same, step
 
 from merlin.errors import ExecutionError
 from merlin.plan.failure_limits import LOSS_LIMIT
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred
-from merlin.testing.plans import same, step
 
 
 def test_interrupted_tasks_run_again_with_a_higher_attempt() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from invariants import check
 from scheduling import OK, start
+from small_plans import gather, runs, same, step
 
 from merlin.plan.cutting import MAX_PIECES
 from merlin.plan.pieces import num_tasks, pieces_of
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult
-from merlin.testing.plans import gather, runs, same, step
 
 
 def test_chunks_grow_towards_the_target_and_shrink_at_the_tail() -> None:

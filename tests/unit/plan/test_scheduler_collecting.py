@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from scheduling import Bench
+from small_plans import plan, runs, step
 
 from merlin.plan.cutting import NUM_COLLECTED
 from merlin.plan.pieces import without
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import FROM_FILES
-from merlin.testing.plans import plan, runs, step
 
 
 def test_chunks_are_of_tasks_that_run_or_of_tasks_that_are_collected() -> None:

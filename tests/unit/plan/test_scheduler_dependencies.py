@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 from scheduling import FAILED, INTERRUPTED, OK, SKIPPED, SOFT_FAILED, start
+from small_plans import every, gather, runs, same, step
 
 from merlin.errors import ExecutionError
 from merlin.plan.pieces import merged
 from merlin.plan.plan import StepKind
 from merlin.plan.task_states import READY
-from merlin.testing.plans import every, gather, runs, same, step
 
 
 def test_an_empty_ledger_ends_with_every_task_ok() -> None:

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from invariants import check
 from scheduling import Bench, start
+from small_plans import step
 
 from merlin.plan.fit import Capacity, Placement, needs_of
 from merlin.plan.tasks import Chunk
 from merlin.plan.waiting_needs import PASSING_S
-from merlin.testing.plans import step
 
 
 class Machine:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scheduling import FAILED, OK, SOFT_FAILED, start
-
-from merlin.testing.plans import same, step
+from small_plans import same, step
 
 
 def test_the_canary_stops_before_the_fan_out() -> None:

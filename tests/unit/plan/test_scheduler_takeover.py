@@ -6,12 +6,12 @@ import pytest
 from invariants import check
 from msgspec.structs import replace
 from scheduling import FAILED, INTERRUPTED, OK, Bench, start
+from small_plans import every, runs, same, step
 
 from merlin.errors import ExecutionError
 from merlin.plan.memories import Death, Deferral
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Chunk, Deferred
-from merlin.testing.plans import every, runs, same, step
 
 SIM = step("sim", 128, kind=StepKind.FUNCTION)
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from small_plans import every, step
 from study_on_disk import write_study
 
 from merlin.ledger.records import RESET, ChunkRecord, Failure, RangeRecord, Record
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import Edge
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.testing.plans import every, step
 from merlin.workspace.directory import Workspace, extension_name
 
 OK, FAILED, SKIPPED, INTERRUPTED, SOFT_FAILED = (int(o) for o in Outcome)

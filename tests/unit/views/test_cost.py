@@ -10,7 +10,7 @@ from told_study import told_study, write
 
 from merlin.batch.contract import Job, JobState
 from merlin.batch.job_records import JobRecord, JobRecords
-from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
+from merlin.execution.distributed.worker_jobs import jobs_folder
 from merlin.ledger.records import RESET, RangeRecord
 from merlin.views.allocation_cost import covered_s
 from merlin.views.cost import StepCost, StudyCost, study_cost, wasted_by_cause
@@ -70,12 +70,12 @@ def test_what_workers_were_there_for_is_used_between_tasks_or_idle(workspace: Wo
 def test_batch_jobs_are_counted_in_node_hours_with_those_without_a_task(workspace: Workspace) -> None:
     seen = Job(id="7", state=JobState.OK, num_nodes=2, hosts=("n1.site", "n2.site"), started=1000.0)
     record = JobRecord(
-        name="workers-1", scheduler="slurm", created=990.0, purpose=PURPOSE, num_nodes=2, walltime_s=HOUR_S,
+        name="workers-1", scheduler="slurm", created=990.0, num_nodes=2, walltime_s=HOUR_S,
         id="7", seen=seen, seen_at=1020.0,
     )  # fmt: skip
     records = JobRecords(jobs_folder(workspace.path))
     records.write(record)
-    records.write(JobRecord(name="workers-2", scheduler="slurm", created=995.0, purpose=PURPOSE, id="8"))
+    records.write(JobRecord(name="workers-2", scheduler="slurm", created=995.0, id="8"))
     known, unknown = study_cost(workspace).allocations
     assert (known.job, known.requested_node_h, known.held_node_h) == ("7", 2.0, pytest.approx(40 / HOUR_S))
     assert known.idle_node_h == pytest.approx((40 - (8 + 2) - 10) / HOUR_S)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from small_plans import same, step
 from study_on_disk import make_workspace
 
 from merlin import __version__
@@ -20,7 +21,6 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.plan.fit import Need, lacking
 from merlin.plan.tasks import Chunk, Outcome
 from merlin.status.activity import Holder
-from merlin.testing.plans import same, step
 from merlin.views.explain import explain_study, obstacles_of
 from merlin.views.obstacle import Kind, Obstacle
 from merlin.views.obstacles import obstacles

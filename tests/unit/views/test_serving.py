@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from small_plans import every, plan, step
+
 from merlin.execution.distributed.registry import OpenWork, RunningChunk, WorkerInfo
-from merlin.testing.plans import every, plan, step
 from merlin.views.serving import live_workers
 
 OK = 0

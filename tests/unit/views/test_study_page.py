@@ -10,11 +10,11 @@ from effort import repeats
 from growing_study import FAILED, NUM, OK, SKIPPED, append, chunk, extend_study, make_study, records, writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from merged_segments import merge_segments
 from msgspec.structs import asdict
 from waiting import wait_until
 
 from merlin.errors import WorkspaceError
-from merlin.ledger.compact import compact
 from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.status.snapshot import take_snapshot
 from merlin.views.heat import heat
@@ -162,12 +162,12 @@ def test_a_workspace_that_was_replaced_is_read_anew(study: Workspace, tmp_path: 
     assert (page.totals.planned, page.totals.ok) == (3 * 7 + 1, 0)
 
 
-def test_a_compaction_changes_no_number(study: Workspace) -> None:
+def test_merged_segments_change_no_number(study: Workspace) -> None:
     view = StudyView(study.path)
     for lo in range(0, NUM, 4):
         append(study, chunk(lo, [OK, FAILED, OK, OK], started=1000.0 + lo), worker=f"w{lo}")
     before, bars = view.look(now=1100.0), view.throughput()
-    assert compact(study.ledger_dir).num_merged == 5
+    assert merge_segments(study.ledger_dir) == 5
     after = view.look(now=1100.0)
     assert (after.steps, after.totals, after.state) == (before.steps, before.totals, before.state)
     assert view.throughput() == bars

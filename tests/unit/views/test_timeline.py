@@ -15,7 +15,7 @@ from told_study import INTERRUPTED, OK, chunk, event, told_study, write
 
 from merlin.batch.contract import Job, JobState
 from merlin.batch.job_records import JobRecord, JobRecords
-from merlin.execution.distributed.worker_jobs import PURPOSE, jobs_folder
+from merlin.execution.distributed.worker_jobs import jobs_folder
 from merlin.views.timeline import write_trace
 from merlin.workspace.directory import Workspace
 
@@ -97,10 +97,8 @@ def test_batch_jobs_wait_and_run(workspace: Workspace, tmp_path: Path) -> None:
     records = JobRecords(jobs_folder(workspace.path))
     seen = Job(id="7", state=JobState.OK, hosts=("n1",), started=1005.0)
     for record in (
-        JobRecord(
-            name="a", scheduler="slurm", created=1000.0, purpose=PURPOSE, id="7", seen=seen, seen_at=1020.0
-        ),
-        JobRecord(name="b", scheduler="slurm", created=1001.0, purpose=PURPOSE, refused="no such bank"),
+        JobRecord(name="a", scheduler="slurm", created=1000.0, id="7", seen=seen, seen_at=1020.0),
+        JobRecord(name="b", scheduler="slurm", created=1001.0, refused="no such bank"),
     ):
         records.write(record)
     write_trace(workspace, tmp_path / "t.json", now=3000.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small_plans import step
 from study_on_disk import make_workspace
 from waiting import wait_until
 
@@ -16,7 +17,6 @@ from merlin.ledger.replay import replay
 from merlin.ledger.session import make_session
 from merlin.plan.notify_rule import NotifyRule
 from merlin.plan.task_states import TaskCounts
-from merlin.testing.plans import step
 from merlin.views.unowned import ToldOfStalls
 from merlin.views.watch import Look
 from merlin.workspace.directory import Workspace

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from recording_observer import RecordingObserver
+from small_plans import plan, step
 
 from merlin.errors import ExecutionError
-from merlin.execution.events import RecordingObserver
 from merlin.plan.plan import StepInstance
 from merlin.plan.task_states import TaskCounts
-from merlin.testing.plans import plan, step
 from merlin.views.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
 
 
