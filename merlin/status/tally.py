@@ -50,7 +50,11 @@ class Sums(Struct):
 
 
 def cost_of_sums(sums: Iterable[Sums]) -> Cost | None:
-    """The cost of a step's tasks, as `eta.cost_of` finds it from the records; None without a task."""
+    """The cost of a step's tasks; None without a task.
+
+    The averages of records are taken to vary as averages of so many single tasks do. With few records, tasks are taken
+    to differ by as much as their mean time.
+    """
     timed = [each for each in sums if each.num_timed]
     if not timed:
         return None
