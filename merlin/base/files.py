@@ -15,12 +15,15 @@ _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of some network fi
 
 
 @contextmanager
-def replacing(path: Path, *, mode: int | None = None, durable_name: bool = True) -> Iterator[Path]:
+def replacing(
+    path: Path, *, mode: int | None = None, durable: bool = True, durable_name: bool = True
+) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it is flushed and renamed to `path`, else removed.
 
     A process that is killed leaves only the temporary file, which every reader ignores. With `mode` the temporary
     file is there, empty and with these permissions, when the path is yielded. Without `durable_name` the directory
-    is not flushed: after a crash of the machine the old file may be back.
+    is not flushed: after a crash of the machine the old file may be back. One that is not `durable` is not flushed at
+    all, and need not survive such a crash.
 
     Raises:
         OSError: it cannot be written.
@@ -31,7 +34,8 @@ def replacing(path: Path, *, mode: int | None = None, durable_name: bool = True)
         if mode is not None:
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
         yield temporary
-        sync_path(temporary)
+        if durable:
+            sync_path(temporary)
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)

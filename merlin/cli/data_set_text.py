@@ -52,21 +52,26 @@ def _titled(title: str, content: list[str]) -> list[str]:
 
 
 def _head(facts: DataSetDescription, width: int) -> list[str]:
-    shards = f"{facts.num_shards:,} shard" + ("" if facts.num_shards == 1 else "s")
+    shards = f"{len(facts.data.shards):,} shard" + ("" if len(facts.data.shards) == 1 else "s")
     splits = (f"{name} {num:,} ({100 * share:.1f}%)" for name, num, share, _ in split_rows(facts))
     some = f"{facts.sizes_from:,} of {shards}"
     pairs = [
-        ("samples", f"{facts.num_rows:,} in {shards} of up to {facts.samples_per_shard:,}"),
-        ("size", f"{size(facts.size_bytes)}, {size(facts.bytes_per_sample)} a sample{_ratio(facts)}"),
-        ("", f"sizes of fields are from {some}" if 0 < facts.sizes_from < facts.num_shards else ""),
+        ("samples", f"{facts.data.num_rows:,} in {shards} of up to {facts.data.samples_per_shard:,}"),
+        ("size", f"{size(facts.data.size_bytes)}, {size(facts.bytes_per_sample)} a sample{_ratio(facts)}"),
+        ("", f"sizes of fields are from {some}" if 0 < facts.sizes_from < len(facts.data.shards) else ""),
         ("splits", ", ".join(splits)),
     ]
-    return [str(facts.path), str(facts.counts), "", *_pairs([pair for pair in pairs if pair[1]], width)]
+    return [
+        str(facts.data.directory),
+        str(facts.data.counts),
+        "",
+        *_pairs([pair for pair in pairs if pair[1]], width),
+    ]
 
 
 def _ratio(facts: DataSetDescription) -> str:
     """How much compression saves, if it does anything."""
-    if not any(field.is_compressed for field in facts.fields) or not facts.size_bytes:
+    if not any(field.is_compressed for field in facts.fields) or not facts.data.size_bytes:
         return ""
     return f", compressed {facts.row_bytes / facts.bytes_per_sample:.1f}×"
 
@@ -111,13 +116,13 @@ def _inputs(facts: DataSetDescription) -> list[str]:
 
 def _sources(facts: DataSetDescription) -> list[str]:
     """The outcomes by step instance, if there are several."""
-    if len(facts.sources) < 2:
+    if len(facts.data.sources) < 2:
         return []
     rows = []
-    for source in facts.sources[:_MAX_GROUPS]:
+    for source in facts.data.sources[:_MAX_GROUPS]:
         counts = [f"{getattr(source.counts, name):,}" for name in ("planned", *OUTCOMES)]
         rows.append((source_name(source), *counts))
-    hidden = len(facts.sources) - len(rows)
+    hidden = len(facts.data.sources) - len(rows)
     if hidden:
         rows.append((f"and {hidden:,} more", *[""] * (1 + len(OUTCOMES))))
     return _table(("source", "planned", *OUTCOMES), rows, right=("planned", *OUTCOMES))

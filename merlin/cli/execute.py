@@ -87,12 +87,12 @@ def _data_set(folder: Path) -> dict[str, Any]:
     return {
         "path": str(folder),
         "line": facts.line,
-        "rows": facts.num_rows,
-        "samples": facts.counts,
-        "shards": facts.num_shards,
-        "size_bytes": facts.size_bytes,
+        "rows": facts.data.num_rows,
+        "samples": facts.data.counts,
+        "shards": len(facts.data.shards),
+        "size_bytes": facts.data.size_bytes,
         "fields": [field.info.name for field in facts.fields],
-        "digest": facts.content_digest,
+        "digest": facts.data.content_digest,
     }
 
 

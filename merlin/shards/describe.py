@@ -15,7 +15,6 @@ from merlin.base.field import dtype_of
 from merlin.base.records import to_plain
 from merlin.base.text import count, size
 from merlin.errors import ShardError
-from merlin.shards.format.counts import Counts
 from merlin.shards.format.manifest_file import (
     ColumnInfo,
     DataSet,
@@ -72,69 +71,61 @@ class LeftOut(Struct, frozen=True):
 class DataSetDescription(Struct, frozen=True):
     """A data set in brief."""
 
-    path: Path
-    study: dict[str, Any]
-    aggregate: str
-    counts: Counts
-    sources: tuple[SourceInfo, ...]
-    parts: tuple[PartInfo, ...]  # the extensions, if it grew
-    num_rows: int
-    num_shards: int
-    size_bytes: int
+    data: DataSet
     row_bytes: float  # of one sample, numeric columns, uncompressed
-    samples_per_shard: int
     sizes_from: int  # number of shards that sizes of fields were summed over
     fields: tuple[FieldFacts, ...]
-    inputs: tuple[ColumnInfo, ...]
-    parameters: tuple[ColumnInfo, ...]
-    split_fractions: dict[str, float]
-    split_counts: dict[str, int]
-    split_seed: int
     left_out: tuple[LeftOut, ...]
-    content_digest: str
+
+    @property
+    def extensions(self) -> tuple[PartInfo, ...]:
+        """What was added, if the data set grew."""
+        return tuple(part for part in self.data.parts if part.workspace)
 
     @property
     def line(self) -> str:
         """The data set in one line: its place, and its numbers of samples, shards, bytes and fields."""
+        data = self.data
         return (
-            f"{self.path}: {self.num_rows:,} samples in {count(self.num_shards, 'shard')}, "
-            f"{size(self.size_bytes)}, {count(len(self.fields), 'field')}"
+            f"{data.directory}: {data.num_rows:,} samples in {count(len(data.shards), 'shard')}, "
+            f"{size(data.size_bytes)}, {count(len(self.fields), 'field')}"
         )
 
     @property
     def bytes_per_sample(self) -> float:
         """The size of all shard files, divided by the number of samples."""
-        return self.size_bytes / self.num_rows if self.num_rows else 0.0
+        return self.data.size_bytes / self.data.num_rows if self.data.num_rows else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON-able data, statistics included; the keys are stable."""
+        data = self.data
         return {
-            "path": str(self.path),
-            "study": self.study,
-            "aggregate": self.aggregate,
-            "counts": to_plain(self.counts),
-            "sources": [_picked(source, *_SOURCE_KEYS) for source in self.sources],
-            "extensions": [_picked(part, "workspace", "study", "counts") for part in self.parts],
-            "num_rows": self.num_rows,
-            "num_shards": self.num_shards,
-            "samples_per_shard": self.samples_per_shard,
-            "size_bytes": self.size_bytes,
+            "path": str(data.directory),
+            "study": data.study,
+            "aggregate": data.aggregate,
+            "counts": to_plain(data.counts),
+            "sources": [_picked(source, *_SOURCE_KEYS) for source in data.sources],
+            "extensions": [_picked(part, "workspace", "study", "counts") for part in self.extensions],
+            "num_rows": data.num_rows,
+            "num_shards": len(data.shards),
+            "samples_per_shard": data.samples_per_shard,
+            "size_bytes": data.size_bytes,
             "bytes_per_sample": self.bytes_per_sample,
             "row_bytes": self.row_bytes,
             "sizes_from": self.sizes_from,
             "fields": [_field_json(field) for field in self.fields],
-            "inputs": [_picked(column, *_COLUMN_KEYS) for column in self.inputs],
-            "parameters": [_picked(column, *_COLUMN_KEYS) for column in self.parameters],
+            "inputs": [_picked(column, *_COLUMN_KEYS) for column in data.inputs],
+            "parameters": [_picked(column, *_COLUMN_KEYS) for column in data.parameters],
             "splits": {
-                name: {"fraction": fraction, "num": self.split_counts.get(name, 0)}
-                for name, fraction in self.split_fractions.items()
+                name: {"fraction": fraction, "num": data.splits.counts.get(name, 0)}
+                for name, fraction in data.splits.fractions.items()
             },
-            "split_seed": self.split_seed,
+            "split_seed": data.splits.seed,
             "left_out": [
                 {"fate": group.outcome, **_picked(group, "source", "cause", "num", "examples")}
                 for group in self.left_out
             ],
-            "content_digest": self.content_digest,
+            "content_digest": data.content_digest,
         }
 
 
@@ -148,26 +139,11 @@ def describe_data_set(data: DataSet) -> DataSetDescription:
     raw = {column.path: _raw_bytes(data, column) for column in data.columns}
     stored, num_shards = _stored_bytes(data)
     return DataSetDescription(
-        path=data.directory,
-        study=data.study,
-        aggregate=data.aggregate,
-        counts=data.counts,
-        sources=data.sources,
-        parts=tuple(part for part in data.parts if part.workspace),
-        num_rows=data.num_rows,
-        num_shards=len(data.shards),
-        size_bytes=data.size_bytes,
+        data=data,
         row_bytes=sum(size for size in raw.values() if size == size),
-        samples_per_shard=data.samples_per_shard,
         sizes_from=num_shards,
         fields=tuple(_facts(field, raw, stored) for field in data.fields),
-        inputs=data.inputs,
-        parameters=data.parameters,
-        split_fractions=data.splits.fractions,
-        split_counts=data.splits.counts,
-        split_seed=data.splits.seed,
         left_out=tuple(_left_out(data)),
-        content_digest=data.content_digest,
     )
 
 

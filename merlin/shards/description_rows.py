@@ -124,24 +124,27 @@ def _about(info: FieldInfo, known: str) -> str:
 
 def input_columns(facts: DataSetDescription) -> list[tuple[str, ColumnInfo]]:
     """The inputs and parameters, each with the word for which of the two it is."""
-    return [*(("input", column) for column in facts.inputs), *(("parameter", c) for c in facts.parameters)]
+    return [
+        *(("input", column) for column in facts.data.inputs),
+        *(("parameter", c) for c in facts.data.parameters),
+    ]
 
 
 def split_rows(facts: DataSetDescription) -> list[tuple[str, int, float, float]]:
     """(name, samples, their share of all, the share that was asked for) of each split."""
-    counts, num = facts.split_counts, max(1, facts.num_rows)
+    counts, num = facts.data.splits.counts, max(1, facts.data.num_rows)
     return [
         (name, counts.get(name, 0), counts.get(name, 0) / num, fraction)
-        for name, fraction in facts.split_fractions.items()
+        for name, fraction in facts.data.splits.fractions.items()
     ]
 
 
 def provenance(facts: DataSetDescription) -> list[tuple[str, str]]:
     """Where the data set comes from, as (what, value)."""
-    study = facts.study
+    study = facts.data.study
     known = [
         ("study", f"{study.get('name', '')} ({study.get('study_id', '')})"),
-        ("step", facts.aggregate),
+        ("step", facts.data.aggregate),
         ("spec digest", study.get("spec_digest")),
         ("code version", study.get("code_version")),
         ("seed", study.get("seed") or None),  # 0 if nobody gave one
@@ -149,9 +152,9 @@ def provenance(facts: DataSetDescription) -> list[tuple[str, str]]:
         ("finished", study.get("finished")),
         *(
             (part.workspace, f"{part.counts}, finished {part.study.get('finished', '')}")
-            for part in facts.parts
+            for part in facts.extensions
         ),
-        ("content digest", facts.content_digest),
-        ("path", facts.path),
+        ("content digest", facts.data.content_digest),
+        ("path", facts.data.directory),
     ]
     return [(label, str(value)) for label, value in known if value not in (None, "")]

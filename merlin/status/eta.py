@@ -72,26 +72,6 @@ class Estimate(Struct, frozen=True, kw_only=True):
     study: Eta | None
 
 
-def cost_of(records: Iterable[tuple[int, float]]) -> Cost | None:
-    """The cost of tasks by (number of tasks, seconds that they took together); None without a task.
-
-    The averages of records are taken to vary as averages of so many single tasks do. With few records, tasks are taken
-    to differ by as much as their mean time.
-    """
-    timed = [(num, seconds) for num, seconds in records if num and seconds > 0]
-    if not timed:
-        return None
-    tasks = sum(num for num, _ in timed)
-    mean_s = sum(seconds for _, seconds in timed) / tasks
-    squares = sum(num * (seconds / num - mean_s) ** 2 for num, seconds in timed)
-    return Cost(
-        num=tasks,
-        mean_s=mean_s,
-        deviation_s=math.sqrt((squares + mean_s**2) / len(timed)),
-        longest_s=max(seconds for _, seconds in timed),
-    )
-
-
 def slots_at_work(num: int, lately: float | None, in_all: float | None) -> Slots:
     """Of `num` slots, `lately` and `in_all` were at work on average; None: not known."""
     known = [min(float(num), each) for each in (lately, in_all) if each is not None and each > 0]

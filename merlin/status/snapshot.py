@@ -20,10 +20,11 @@ from merlin.shards.format.counts import Counts as SampleCounts
 from merlin.shards.format.counts import counts_of as samples_of
 from merlin.status.activity import Activity, LiveWorkers, of_holder
 from merlin.status.eta import NOW, Estimate, Eta
-from merlin.status.facts import LedgerFacts, ReplayFacts
+from merlin.status.facts import LedgerFacts
 from merlin.status.live import holder_of, last_sign
 from merlin.status.remaining import Remaining, estimate_of
-from merlin.status.tally import rate_of
+from merlin.status.tally import Tally, rate_of
+from merlin.status.tally_facts import TallyFacts
 from merlin.workspace.directory import Workspace
 
 State = Literal["new", "running", "stalled", "unknown", "finished", "stopped", "failed"]
@@ -96,7 +97,10 @@ def read_facts(workspace: Workspace) -> LedgerFacts:
 
         with suppress(NeedsCare):
             return CensusFacts(workspace.plan, workspace.ledger_dir)
-    return ReplayFacts(workspace.plan, replay(workspace.ledger_dir, workspace.plan))
+    tally = Tally(replay(workspace.ledger_dir, workspace.plan), workspace.plan)
+    facts = TallyFacts(tally)
+    facts.update(tally.count())
+    return facts
 
 
 def local_activity(workspace: Workspace, facts: LedgerFacts, now: float) -> Activity:

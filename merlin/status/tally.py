@@ -1,7 +1,4 @@
-"""A study's numbers, kept up while its ledger grows: what has been counted is not counted again.
-
-`snapshot` counts a ledger once, for a command that ends. This is for displays that look again and again.
-"""
+"""A study's numbers, kept up while its ledger grows: what has been counted is not counted again."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from msgspec import Struct, field
 
 from merlin.ledger.replay import LedgerEntry, Replay
 from merlin.plan.pieces import merged
+from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
 from merlin.status.eta import Cost
@@ -52,7 +50,11 @@ class Sums(Struct):
 
 
 def cost_of_sums(sums: Iterable[Sums]) -> Cost | None:
-    """The cost of a step's tasks, as `eta.cost_of` finds it from the records; None without a task."""
+    """The cost of a step's tasks; None without a task.
+
+    The averages of records are taken to vary as averages of so many single tasks do. With few records, tasks are taken
+    to differ by as much as their mean time.
+    """
     timed = [each for each in sums if each.num_timed]
     if not timed:
         return None
@@ -115,8 +117,8 @@ def rate_of(recents: Iterable[Recent], until: float, run_started: float | None) 
 class Tally:
     """The numbers of every step instance of one replay. Only one thread uses it, and nobody else updates the replay."""
 
-    def __init__(self, state: Replay, instances: Iterable[str]) -> None:
-        self.state, self._instances = state, tuple(instances)
+    def __init__(self, state: Replay, plan: Plan) -> None:
+        self.state, self._instances = state, [instance.id for instance in plan.instances]
         self._clear()
 
     def _clear(self) -> None:
@@ -126,12 +128,15 @@ class Tally:
         self._maps: dict[str, RunMap] = {}
 
     def update(self) -> list[LedgerEntry]:
-        """Read what was appended to the ledger, and count it; returns the new records.
-
-        After a compaction everything is counted anew: `generation` is another one, and all records are new. Raises
-        LedgerError.
-        """
+        """Read what was appended to the ledger, and count it; returns the new records. Raises LedgerError."""
         self.state.update()
+        return self.count()
+
+    def count(self) -> list[LedgerEntry]:
+        """Count what was read of the ledger; returns the new records.
+
+        After a compaction everything is counted anew: `generation` is another one, and all records are new.
+        """
         if self.state.generation != self.generation:
             self._clear()
         if self.state.num_records == self._num_records:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.field import column_names
-from merlin.base.records import as_kind, to_plain
 from merlin.shards.format.column import Column
 
 if TYPE_CHECKING:
@@ -92,14 +90,6 @@ class Quantities(Struct, frozen=True):
             tuple(map(_quantity, selection.images)),
             tuple(replace(_quantity(found.column), classes=found.values) for found in selection.classes),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return to_plain(self)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Quantities:
-        """What `to_json` made. Raises ValueError for anything else."""
-        return as_kind(data, Quantities)
 
 
 def _quantity(column: Column) -> Quantity:

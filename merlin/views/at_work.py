@@ -32,17 +32,17 @@ class WorkerLine(Struct, frozen=True, kw_only=True):
 
     name: str
     host: str
-    node: str  # the scheduler's name of the host, in an allocation
-    queues: tuple[str, ...]  # as in specs
+    node: str = ""  # the scheduler's name of the host, in an allocation
+    queues: tuple[str, ...] = ()  # as in specs
     slots: int  # chunks at a time
-    cores: int  # 0: not known
-    gpus: tuple[str, ...]
-    running: tuple[RunningLine, ...]
+    cores: int = 0  # 0: not known
+    gpus: tuple[str, ...] = ()
+    running: tuple[RunningLine, ...] = ()
     started: float
     age_s: float  # since it was last heard of
-    job: str  # the id of the allocation that it lives in
-    ends: float | None  # when the walltime of that allocation is over
-    is_stopping: bool
+    job: str = ""  # the id of the allocation that it lives in
+    ends: float | None = None  # when the walltime of that allocation is over
+    is_stopping: bool = False
 
 
 class QueueLine(Struct, frozen=True, kw_only=True):

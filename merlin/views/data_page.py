@@ -54,7 +54,7 @@ def data_page(directory: Path) -> DataPage:
     """Raises NotADataSetError if there is no data set, ShardError if it is damaged."""
     found = describe(directory)
     fields = [facts.info for facts in found.fields]
-    images = tuple(_image_field(info, found.num_rows) for info in fields if views_of(info))
+    images = tuple(_image_field(info, found.data.num_rows) for info in fields if views_of(info))
     return DataPage(description=found.to_json(), images=images)
 
 

@@ -45,15 +45,7 @@ def _line(writer: Writer, last_sign: float | None, now: float) -> WorkerLine:
     return WorkerLine(
         name=writer.worker,
         host=writer.host,
-        node="",
-        queues=(),
         slots=1,
-        cores=0,
-        gpus=(),
-        running=(),
         started=writer.started,
         age_s=max(0.0, now - max(writer.started, last_sign or 0.0)),
-        job="",
-        ends=None,
-        is_stopping=False,
     )

@@ -16,9 +16,9 @@ from merlin.ledger.replay import LedgerEntry, Replay
 from merlin.plan.plan import Plan, StepInstance
 from merlin.plan.tasks import Outcome
 from merlin.status.tally import Tally
+from merlin.status.tally_facts import TallyFacts
 from merlin.status.tasks import TaskRow, task_row
 from merlin.views.outcome_runs import OutcomeRuns, join_runs, runs_of_map
-from merlin.views.tally_facts import TallyFacts
 from merlin.views.throughput import ThroughputBars
 from merlin.workspace.directory import (
     EXTENSIONS_DIR,
@@ -39,8 +39,8 @@ class Member:
         self.workspace = workspace
         self.plan: Plan = workspace.plan
         self.state = Replay(workspace.ledger_dir, self.plan)
-        self.tally = Tally(self.state, [instance.id for instance in self.plan.instances])
-        self.facts = TallyFacts(self.state, self.tally)
+        self.tally = Tally(self.state, self.plan)
+        self.facts = TallyFacts(self.tally)
         self._runs: dict[str, tuple[int, OutcomeRuns]] = {}
         self._indices: dict[str, RecordIndex] = {}
         self._missing: tuple[object, int] = None, 0  # state of the records -> missing tasks

@@ -52,35 +52,35 @@ class StudyPage(Struct, frozen=True, kw_only=True):
 
     id: str
     name: str
-    description: str
+    description: str = ""
     workspace: str
     state: StudyState
     state_reason: str
-    executor: str  # local, workers or ""
-    owner: str  # who decides now: the name of a worker, "pid N on host", or ""
+    executor: str = ""  # local, workers or ""
+    owner: str = ""  # who decides now: the name of a worker, "pid N on host", or ""
     now: float
-    started: float | None
-    ended: float | None
-    elapsed_s: float
-    totals: StepLine
-    steps: tuple[StepLine, ...]
-    edges: tuple[StepEdge, ...]
-    eta: Eta | None
-    rate: float | None
-    workers: tuple[WorkerLine, ...]
-    num_slots: int
-    jobs: tuple[JobLine, ...]  # batch jobs that workers live in
-    step_jobs: tuple[StepJobCounts, ...]  # batch jobs that steps have of their own
-    queues: tuple[QueueLine, ...]
-    obstacles: tuple[Obstacle, ...]
-    notes: tuple[str, ...]
-    data_sets: tuple[DataSetLine, ...]
-    runs: tuple[RunLine, ...]
-    num_failures: int
-    samples: SamplesLine | None
-    extensions: tuple[str, ...]  # "extensions/001"
-    ledger_bytes: int
-    damage: tuple[str, ...]
+    started: float | None = None
+    ended: float | None = None
+    elapsed_s: float = 0.0
+    totals: StepLine = NOTHING
+    steps: tuple[StepLine, ...] = ()
+    edges: tuple[StepEdge, ...] = ()
+    eta: Eta | None = None
+    rate: float | None = None
+    workers: tuple[WorkerLine, ...] = ()
+    num_slots: int = 0
+    jobs: tuple[JobLine, ...] = ()  # batch jobs that workers live in
+    step_jobs: tuple[StepJobCounts, ...] = ()  # batch jobs that steps have of their own
+    queues: tuple[QueueLine, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+    notes: tuple[str, ...] = ()
+    data_sets: tuple[DataSetLine, ...] = ()
+    runs: tuple[RunLine, ...] = ()
+    num_failures: int = 0
+    samples: SamplesLine | None = None
+    extensions: tuple[str, ...] = ()  # "extensions/001"
+    ledger_bytes: int = 0
+    damage: tuple[str, ...] = ()
 
 
 class StudyView:
@@ -232,35 +232,10 @@ def _unreadable(path: Path, id: str, problem: str, now: float) -> StudyPage:
     return StudyPage(
         id=id,
         name=study_name_of(path),
-        description="",
         workspace=str(path),
         state="unreadable",
         state_reason=problem,
-        executor="",
-        owner="",
         now=now,
-        started=None,
-        ended=None,
-        elapsed_s=0.0,
-        totals=NOTHING,
-        steps=(),
-        edges=(),
-        eta=None,
-        rate=None,
-        workers=(),
-        num_slots=0,
-        jobs=(),
-        step_jobs=(),
-        queues=(),
-        obstacles=(),
-        notes=(),
-        data_sets=(),
-        runs=(),
-        num_failures=0,
-        samples=None,
-        extensions=(),
-        ledger_bytes=0,
-        damage=(),
     )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from merlin.ledger.replay import LedgerEntry, Replay
+from merlin.ledger.replay import LedgerEntry
 from merlin.plan.tasks import Outcome
 
 NUM_POINTS = 240
@@ -104,13 +104,3 @@ def _spread(bars: Counter[int], over: range, num: int) -> None:
         if upto > before:
             bars[at] += upto - before
             before = upto
-
-
-def throughput(
-    replays: Sequence[Replay], steps: Mapping[str, str], num_points: int = NUM_POINTS
-) -> Throughput:
-    """What a study and its extensions have ended, in `num_points` intervals at most; `steps`: instance -> step."""
-    bars = ThroughputBars(steps, num_points)
-    for state in replays:
-        bars.add(state.entries())
-    return bars.throughput()

@@ -36,11 +36,6 @@ def substitute(text: str, mapping: Mapping[str, str]) -> str:
     return TOKEN.sub(lambda m: mapping.get(m[1], m[0]), text)
 
 
-def uses(text: str | None, names: frozenset[str] | set[str]) -> bool:
-    """Does the text hold a token with one of these names?"""
-    return bool(text) and any(token.name in names for token in find_tokens(text or ""))
-
-
 def is_shell_substitution(name: str) -> bool:
     """Would a reader take `$(name)` for a command? Capitals and `step.workspace` look like ours."""
     if name.endswith(SUFFIXES):

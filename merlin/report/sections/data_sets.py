@@ -47,7 +47,7 @@ def _described(ensemble: Ensemble, room: Room, on_step: Callable[[str], None], p
     titled += _pictures(ensemble, room, on_step) if pictures else []
     titled += [("Fields", tables.fields_table(facts)), ("Inputs", tables.inputs_table(facts))]
     shown = "".join(f"<h3>{escape(title)}</h3>\n{html}\n" for title, html in titled if html)
-    return f"{summary_of(facts)}\n{shown}{_left_out(facts.path, room)}"
+    return f"{summary_of(facts)}\n{shown}{_left_out(facts.data.directory, room)}"
 
 
 def _pictures(ensemble: Ensemble, room: Room, on_step: Callable[[str], None]) -> list[tuple[str, str]]:

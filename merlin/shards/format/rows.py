@@ -123,6 +123,24 @@ def to_ranges(numbers: np.ndarray[Any, Any]) -> Ranges:
     return tuple((int(a), int(b)) for a, b in zip(starts, ends, strict=True))
 
 
+def numbers(ranges: Iterable[tuple[int, int]]) -> np.ndarray[Any, Any]:
+    """The integers of some ranges, ascending, each once."""
+    return np.unique(np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in ranges)]))
+
+
+def total(ranges: Iterable[tuple[int, int]]) -> int:
+    """How many integers are in ranges that do not overlap."""
+    return sum(b - a for a, b in ranges)
+
+
+def mark(
+    mask: np.ndarray[Any, Any], ranges: Iterable[tuple[int, int]], first: int, value: bool = True
+) -> None:
+    """Set the entries of a mask that ranges cover; its first entry stands for number `first`."""
+    for lo, hi in ranges:
+        mask[max(lo - first, 0) : max(hi - first, 0)] = value
+
+
 def format_ranges(ranges: Sequence[tuple[int, int]], limit: int = 10) -> str:
     """ "3, 7-9, 12" for people; ends are inclusive."""
     words = [str(a) if b - a == 1 else f"{a}-{b - 1}" for a, b in ranges[:limit]]

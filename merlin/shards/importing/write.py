@@ -14,7 +14,7 @@ from merlin import __version__
 from merlin.errors import ShardError
 from merlin.shards.format.counts import Counts
 from merlin.shards.format.manifest_file import FailedTasks, SourceInfo
-from merlin.shards.format.rows import to_ranges
+from merlin.shards.format.rows import numbers, to_ranges
 from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.format.shard_info import (
     ATTEMPT,
@@ -170,8 +170,7 @@ def write_manifest(out: Path, plan: ImportPlan, done: dict[int, ImportedShard]) 
 
 def _failed_rows(done: dict[int, ImportedShard]) -> Array:
     """Rows that were dropped, ascending."""
-    ranges = [r for shard in sorted(done) for found in done[shard].dropped.values() for r in found]
-    return np.sort(np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in ranges)]))
+    return numbers(r for shard in done.values() for found in shard.dropped.values() for r in found)
 
 
 def _source(name: str, span: SampleSpan, rows: Array, failed: Array) -> SourceInfo:
@@ -206,15 +205,14 @@ def _tasks(span: SampleSpan, rows: Array) -> Array:
 
 def _failures(named: Sequence[tuple[str, SampleSpan]], done: dict[int, ImportedShard]) -> list[FailedTasks]:
     """Failed samples by cause and source, most frequent first; causes beyond `MAX_CAUSES` share one entry."""
-    groups: dict[str, list[Array]] = {}
+    groups: dict[str, list[tuple[int, int]]] = {}
     for shard in sorted(done):
         for cause, ranges in done[shard].dropped.items():
             known = cause in groups or len(groups) < MAX_CAUSES
-            listed = groups.setdefault(cause if known else "other causes", [])
-            listed.extend(np.arange(a, b) for a, b in ranges)
+            groups.setdefault(cause if known else "other causes", []).extend(ranges)
     found = []
-    for cause, parts in groups.items():
-        rows = np.sort(np.concatenate(parts))
+    for cause, dropped in groups.items():
+        rows = numbers(dropped)
         for name, span in named:
             tasks = _tasks(span, rows)
             if len(tasks):

@@ -18,13 +18,13 @@ from merlin.shards.plot.figure import drawing
 
 def make_page(facts: DataSetDescription, sections: list[Section]) -> str:
     """The page's HTML."""
-    name = escape(str(facts.study.get("name", "")) or facts.path.name)
+    name = escape(str(facts.data.study.get("name", "")) or facts.data.directory.name)
     parts = [
         ("left-out", "Samples that are left out", tables.left_out_table(facts)),
         *((f"figure-{i}", section.title, figure(section)) for i, section in enumerate(sections)),
         ("fields", "Fields", tables.fields_table(facts)),
         ("inputs", "Inputs", tables.inputs_table(facts)),
-        ("splits", "Splits", tables.splits_table(facts) if facts.split_fractions else ""),
+        ("splits", "Splits", tables.splits_table(facts) if facts.data.splits.fractions else ""),
         ("provenance", "Provenance", tables.provenance_table(facts)),
     ]
     header = f"<h1>{name}</h1>\n{summary_of(facts)}"
@@ -43,8 +43,8 @@ def figure(section: Section) -> str:
 
 
 def _subtitle(facts: DataSetDescription) -> str:
-    finished = str(facts.study.get("finished", ""))[:16].replace("T", " ")
-    return f"data set <code>{escape(facts.aggregate)}</code>" + (
+    finished = str(facts.data.study.get("finished", ""))[:16].replace("T", " ")
+    return f"data set <code>{escape(facts.data.aggregate)}</code>" + (
         f", finished {escape(finished)} UTC" if finished else ""
     )
 
@@ -52,9 +52,9 @@ def _subtitle(facts: DataSetDescription) -> str:
 def _cards(facts: DataSetDescription) -> list[tuple[str, str]]:
     num_fields = len({field.info.graph or field.info.name for field in facts.fields})
     return [
-        (f"{facts.num_rows:,}", "samples"),
-        (size(facts.size_bytes), f"in {count(facts.num_shards, 'shard')}"),
+        (f"{facts.data.num_rows:,}", "samples"),
+        (size(facts.data.size_bytes), f"in {count(len(facts.data.shards), 'shard')}"),
         (size(facts.bytes_per_sample), "a sample"),
         (f"{num_fields:,}", "field" if num_fields == 1 else "fields"),
-        (f"{len(facts.inputs) + len(facts.parameters):,}", "inputs"),
+        (f"{len(facts.data.inputs) + len(facts.data.parameters):,}", "inputs"),
     ]

@@ -100,24 +100,24 @@ def provenance_table(facts: DataSetDescription) -> str:
 
 def outcome_bar(facts: DataSetDescription) -> str:
     """planned = ok + failed + …, as a bar and in words."""
-    counts = {outcome: getattr(facts.counts, outcome) for outcome in OUTCOMES}
-    return counts_bar(counts, facts.counts.planned)
+    counts = {outcome: getattr(facts.data.counts, outcome) for outcome in OUTCOMES}
+    return counts_bar(counts, facts.data.counts.planned)
 
 
 def summary(facts: DataSetDescription, num: int) -> str:
     """A few lines for a notebook, about `num` of the samples; it takes the notebook's own colours."""
-    columns = ("field", "kind", "type", "shape", "min", "mean", "max", "units")
+    data, columns = facts.data, ("field", "kind", "type", "shape", "min", "mean", "max", "units")
     found = (row for row in field_rows(facts, _number, 0) if not row.is_channel and row.kind != "graph")
     rows = []
     for row, field in zip(found, facts.fields, strict=True):
         cells = [row.kind, row.dtype, row.shape, *_span(field.info.statistics), row.units]
         rows.append([f"<b>{escape(row.key)}</b>", *map(escape, cells)])
-    splits = ", ".join(f"{escape(name)} {num:,}" for name, num in facts.split_counts.items())
-    chosen = f"{num:,} of " if num != facts.num_rows else ""
+    splits = ", ".join(f"{escape(name)} {num:,}" for name, num in data.splits.counts.items())
+    chosen = f"{num:,} of " if num != data.num_rows else ""
     inputs = ", ".join(escape(column.name) for _, column in input_columns(facts))
     return (
-        f"<div><p><b>{escape(str(facts.study.get('name', '')))}</b>: {chosen}{facts.num_rows:,} samples in "
-        f"{count(facts.num_shards, 'shard')}, {size(facts.size_bytes)}<br>{escape(str(facts.counts))}<br>"
+        f"<div><p><b>{escape(str(data.study.get('name', '')))}</b>: {chosen}{data.num_rows:,} samples in "
+        f"{count(len(data.shards), 'shard')}, {size(data.size_bytes)}<br>{escape(str(data.counts))}<br>"
         f"splits: {splits}<br>inputs: {inputs or 'none'}</p>\n"
         f"{table(columns, rows, right=('min', 'mean', 'max'))}</div>"
     )

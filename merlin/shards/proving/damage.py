@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.shards.format.manifest_file import DataSet
-from merlin.shards.format.rows import Ranges, format_ranges, to_ranges
+from merlin.shards.format.rows import Ranges, format_ranges, numbers, to_ranges, total
 from merlin.shards.proving.expected import sample_ids
 
 Kind = Literal[
@@ -45,7 +45,7 @@ class DataSetProblem(Struct, frozen=True):
 
     @property
     def num_rows(self) -> int:
-        return sum(b - a for a, b in self.rows)
+        return total(self.rows)
 
     def render(self) -> str:
         """One line for people."""
@@ -74,12 +74,6 @@ def problem(
 def lost_rows(problems: Iterable[DataSetProblem]) -> Array:
     """Rows (n,) whose tasks have to run again, ascending."""
     return numbers(r for p in problems for r in p.lost)
-
-
-def numbers(ranges: Iterable[tuple[int, int]]) -> Array:
-    """The integers of some ranges [lo, hi), sorted, each once."""
-    parts = [np.arange(a, b) for a, b in ranges]
-    return np.unique(np.concatenate(parts)) if parts else NO_ROWS
 
 
 def samples_by_kind(problems: Iterable[DataSetProblem]) -> dict[str, Ranges]:

@@ -13,9 +13,10 @@ from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
 from merlin.shards.format.digest import digest_text
 from merlin.shards.format.row_check import FIELDS, GIVEN, group_of
+from merlin.shards.format.rows import numbers
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
 from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
-from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, in_rows, lost_rows, numbers
+from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, in_rows, lost_rows
 from merlin.shards.proving.previous import ProvenRows
 from merlin.shards.proving.scan import ColumnFindings
 from merlin.shards.proving.stored import StoredShard

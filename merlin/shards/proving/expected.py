@@ -10,7 +10,7 @@ import numpy as np
 from merlin.errors import ShardError
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet, SourceInfo
-from merlin.shards.format.rows import Ranges, to_ranges
+from merlin.shards.format.rows import Ranges, mark, to_ranges
 
 Array = np.ndarray[Any, Any]
 
@@ -21,8 +21,7 @@ def expected_rows(data: DataSet, lo: int, hi: int) -> Array:
     """Rows of [lo, hi) that the data set holds, ascending: all but those that failed, were filtered …"""
     mask = np.ones(hi - lo, dtype=bool)
     for source in data.sources:
-        for a, b in _absent(source):
-            mask[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
+        mark(mask, _absent(source), lo, False)
     return lo + np.flatnonzero(mask)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from merlin.errors import ShardError, command_line
 from merlin.shards.format.digest import digest_array
 from merlin.shards.format.row_check import FIELDS, GIVEN, decode
+from merlin.shards.format.rows import numbers
 from merlin.shards.format.shard_info import (
     ATTEMPT,
     DatasetInfo,
@@ -24,7 +25,7 @@ from merlin.shards.format.shard_info import (
     read_info,
     shard_name,
 )
-from merlin.shards.proving.damage import NO_ROWS, numbers
+from merlin.shards.proving.damage import NO_ROWS
 from merlin.shards.proving.stored import StoredShard
 from merlin.shards.writing.columns import skeleton_digest
 

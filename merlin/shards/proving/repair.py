@@ -30,9 +30,9 @@ from merlin.shards.format.manifest_file import (
     read_manifest,
 )
 from merlin.shards.format.row_check import FIELDS, decode
-from merlin.shards.format.rows import Ranges, row_map, to_ranges
+from merlin.shards.format.rows import Ranges, numbers, row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, read_info, shard_name
-from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, lost_rows, numbers
+from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, lost_rows
 from merlin.shards.proving.expected import expected_rows
 from merlin.shards.proving.previous import previous_rows
 from merlin.shards.proving.reread import filtered_in, reread_info

@@ -33,7 +33,7 @@ from merlin.shards.format.manifest_file import (
     manifest_path,
     read_manifest,
 )
-from merlin.shards.format.rows import to_ranges
+from merlin.shards.format.rows import to_ranges, total
 from merlin.shards.proving.damage import DataSetProblem, lost_rows, problem, samples_by_kind
 from merlin.shards.proving.expected import ABSENT, sample_ids
 from merlin.shards.proving.origin import find_aggregate, has_manifest_outcome, promised
@@ -183,7 +183,7 @@ def _check_counts(data: DataSet) -> Iterator[DataSetProblem]:
             yield problem(data, "count mismatch", NAME, f"the counts of {of} do not add up: {counts}")
     for source in data.sources:
         for outcome in ABSENT:
-            listed = sum(b - a for a, b in getattr(source, outcome))
+            listed = total(getattr(source, outcome))
             counted = getattr(source.counts, outcome)
             if listed != counted:
                 message = f"'{source.id}' counts {counted} {outcome} tasks and lists {listed}"

@@ -20,12 +20,12 @@ from merlin.plan.plan_io import read_plan, relocate
 from merlin.plan.revise_collection import PRESENT, Held, added
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.rows import Ranges, row_map, to_ranges
+from merlin.shards.format.rows import mark, row_map, to_ranges
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info, shard_name
 from merlin.shards.recollecting.definition import given_fields, kept_filters, stored_fields
 from merlin.shards.recollecting.from_shards import ShardCollector
 from merlin.shards.recollecting.share import Share, describe_fields
-from merlin.shards.writing.collect import Array, CollectRequest
+from merlin.shards.writing.collect import CollectRequest
 from merlin.workspace.directory import INFO_DIR, PLAN_NAME, Workspace, ledger_of, revision_dir
 from merlin.workspace.revisions import BEFORE
 
@@ -138,7 +138,7 @@ def _held(
     rows = row_map(earlier.workspace, old)
     first, kept = rows.first_row(source), kept_filters(old.aggregate, target.aggregate)
     wanted, held = np.zeros((2, rows.num_tasks), dtype=bool)
-    _mark(wanted, tasks, 0)
+    mark(wanted, tasks, 0)
     lost: dict[str, int] = {}
     for shard, lo, hi in rows.pieces(first, first + rows.num_tasks):
         mine, span = wanted[lo - first : hi - first], slice(lo - first, hi - first)
@@ -146,10 +146,10 @@ def _held(
             continue
         info, there = earlier.description(old, shard), np.zeros(hi - lo, dtype=bool)
         if info is not None:
-            _mark(there, info.rows, lo)
+            mark(there, info.rows, lo)
         for expression, ranges in info.filtered.items() if info is not None else ():
             rejected = np.zeros(hi - lo, dtype=bool)
-            _mark(rejected, ranges, lo)
+            mark(rejected, ranges, lo)
             if expression in kept:
                 there |= rejected
             elif num := int(np.count_nonzero(rejected & mine)):
@@ -158,12 +158,6 @@ def _held(
     if num_lost := int(np.count_nonzero(wanted & ~held)) - sum(lost.values()):
         lost = added(lost, {"in no finished shard": num_lost})
     return Held(list(to_ranges(np.flatnonzero(held))), lost)
-
-
-def _mark(mask: Array, ranges: Ranges | list[Range], first: int) -> None:
-    """Set the entries of a mask that ranges cover; its first entry stands for number `first`."""
-    for lo, hi in ranges:
-        mask[max(lo - first, 0) : max(hi - first, 0)] = True
 
 
 class RowTaker(Struct):

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from merlin.errors import ShardError, command_line
 from merlin.plan.plan import PlannedField, StepInstance
-from merlin.shards.format.rows import Ranges, format_ranges, to_ranges
+from merlin.shards.format.rows import Ranges, format_ranges, mark, to_ranges
 from merlin.shards.recollecting.directory import CollectedShard, Origins, folders_in
 from merlin.shards.recollecting.from_shards import ShardCollector
 from merlin.shards.recollecting.share import Recollection, Share, describe_fields, where_stored
@@ -101,8 +101,7 @@ class _SourceCollector:
 
     def collect(self, job: CollectJob) -> Collected:
         ok = np.zeros(job.hi - job.lo, dtype=bool)
-        for lo, hi in job.ok:
-            ok[lo - job.lo : hi - job.lo] = True
+        mark(ok, job.ok, job.lo)
         has_files = ok & self._have_directories(job, ok) if self.in_files else ok & (not self.only_stored)
         causes: dict[int, str] = {}
         if has_files.any() and self.only_stored:

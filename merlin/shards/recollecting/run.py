@@ -20,7 +20,7 @@ from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import DataSet, read_manifest
-from merlin.shards.format.rows import Ranges, RowMap, to_ranges
+from merlin.shards.format.rows import Ranges, RowMap, numbers, to_ranges, total
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
 from merlin.shards.recollecting.directory import MARK, CollectDirectory, CollectedShard, Origins
 from merlin.shards.recollecting.ended import Ended, how_it_ended
@@ -81,7 +81,7 @@ def collect_again(
     failed: dict[str, int] = {}
     for shard in todo.done.values():
         for cause, rows in shard.failed.items():
-            failed[cause] = failed.get(cause, 0) + sum(b - a for a, b in rows)
+            failed[cause] = failed.get(cause, 0) + total(rows)
     origins = sum((shard.origins for shard in todo.done.values()), Origins())
     return Recollected(read_manifest(request.out), origins, failed, num_kept)
 
@@ -184,14 +184,13 @@ class _Todo:
             state.num_jobs -= 1
             if not state.num_jobs:
                 self._get_ready(shard)
-        self._num_collected += _total(done.job.ok)
+        self._num_collected += total(done.job.ok)
         self._progress(self._num_collected, self.num_rows)
 
     def _get_ready(self, shard: int) -> None:
         state = self._open[shard]
         failed = {cause: to_ranges(np.unique(np.array(rows))) for cause, rows in state.causes.items()}
-        gone = [np.arange(a, b) for ranges in (state.absent, *failed.values()) for a, b in ranges]
-        absent = to_ranges(np.unique(np.concatenate(gone))) if gone else ()
+        absent = to_ranges(numbers(r for ranges in (state.absent, *failed.values()) for r in ranges))
         self._ready.append(PackJob(state.share, shard, absent, failed, state.origins))
 
 
@@ -229,18 +228,14 @@ def _absent(rows: RowMap, shard: int, present: Array) -> Ranges:
 def _is_current(request: Recollection, item: CollectedShard, present: Array) -> bool:
     """True if the shard holds the rows that have ended ok by now."""
     info = read_info(request.out / info_name(item.shard))
-    failed = [np.arange(a, b) for ranges in item.failed.values() for a, b in ranges]
-    return holds(info, np.setdiff1d(present, np.concatenate(failed)) if failed else present)
+    failed = numbers(r for ranges in item.failed.values() for r in ranges)
+    return holds(info, np.setdiff1d(present, failed))
 
 
 def _origins(done: Collected, lo: int, hi: int) -> Origins:
     """The origins of tasks [lo, hi)."""
     parts = (done.from_files, done.from_shards)
     return Origins(*(sum(max(0, min(b, hi) - max(a, lo)) for a, b in ranges) for ranges in parts))
-
-
-def _total(ranges: Ranges) -> int:
-    return sum(b - a for a, b in ranges)
 
 
 def _write_manifest(

@@ -9,8 +9,7 @@ then the newest file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import h5py
 import numpy as np
 from msgspec import Struct
 
-from merlin.base.files import replacing, temporary_name
+from merlin.base.files import replacing
 from merlin.ledger.session import session_start
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.segments import Ragged, Values
@@ -85,7 +84,7 @@ def write_bundle(
 
     One that is not durable need not survive a crash of the machine.
     """
-    begun = replacing(path, durable_name=False) if is_durable else _renaming(path)
+    begun = replacing(path, durable=is_durable, durable_name=False)
     with begun as temporary, NewFile(temporary, libver="latest") as new:
         file = new.file
         file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
@@ -102,19 +101,6 @@ def write_bundle(
         for number, (expression, rows) in enumerate(content.filtered.items()):
             dataset = file.create_dataset(f"filtered/{number}", data=rows.astype("<i8"))
             dataset.attrs["expression"] = expression
-
-
-@contextmanager
-def _renaming(path: Path) -> Iterator[Path]:
-    """As `replacing`, but nothing is flushed to the disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_name(path)
-    try:
-        yield temporary
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _write_dense(file: Any, name: str, values: Array, keep: Array) -> None:

@@ -27,7 +27,7 @@ from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.reopen import reopen_failed
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import TEXT_BLOCK_ROWS, digest_text
-from merlin.shards.format.rows import RowMap, row_map
+from merlin.shards.format.rows import RowMap, mark, row_map
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
     SHARD_VERSION,
@@ -126,14 +126,12 @@ class _Permit:
         It has ended ok with them, and `restart --failed` will not run it again.
         """
         ok = np.zeros(other.num_tasks, dtype=bool)
-        for a, b in self._replay.outcomes[other.id].ranges([Outcome.OK]):
-            ok[a:b] = True
+        mark(ok, self._replay.outcomes[other.id].ranges([Outcome.OK]), 0)
         if other.aggregate is not None:
             rows = row_map(self._workspace, other)
             at = rows.first_row(source.id) + tasks - other.aggregate.first_row
             return np.asarray(ok[at // other.aggregate.samples_per_shard])
-        for a, b in self._may_run_again.get(other.id, ()):
-            ok[a:b] = False
+        mark(ok, self._may_run_again.get(other.id, ()), 0, False)
         if any(edge.source == source.id and edge.kind == "same" for edge in other.edges):
             return np.asarray(ok[tasks])
         return np.full(len(tasks), bool(ok.all()))

@@ -24,7 +24,7 @@ from merlin.base.compression import NONE, Compression
 from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
 from merlin.plan.plan import Aggregate, Plan, PlannedField, StepInstance
 from merlin.shards.format.row_check import RowChecks, encode
-from merlin.shards.format.rows import RowMap, row_map, to_ranges
+from merlin.shards.format.rows import RowMap, mark, row_map, to_ranges
 from merlin.shards.format.shard_info import (
     ATTEMPT,
     FILTERED,
@@ -86,8 +86,7 @@ def write_shard(
     rows = row_map(workspace, aggregate_instance)
     lo, hi = rows.shard_range(shard)
     present = np.ones(hi - lo, dtype=bool)
-    for a, b in absent_rows:
-        present[max(a, lo) - lo : max(min(b, hi) - lo, 0)] = False
+    mark(present, absent_rows, lo, False)
     wanted = lo + np.flatnonzero(present)
     folders = folders or Folders.of(workspace, aggregate_instance)
     place = Place(folders.shards, shard, lo, hi, workspace.plan.revision)

@@ -32,7 +32,7 @@ from merlin.shards.format.manifest_file import (
     SourceInfo,
     SplitInfo,
 )
-from merlin.shards.format.rows import Ranges, RowMap, row_map, to_ranges
+from merlin.shards.format.rows import Ranges, RowMap, numbers, row_map, to_ranges, total
 from merlin.shards.format.shard_info import (
     DatasetInfo,
     ShardInfo,
@@ -175,7 +175,7 @@ def holds(info: ShardInfo, present: Array) -> bool:
 
 
 def _filtered_rows(info: ShardInfo) -> Array:
-    return _sorted([np.arange(a, b) for ranges in info.filtered.values() for a, b in ranges])
+    return numbers(r for ranges in info.filtered.values() for r in ranges)
 
 
 class Numbered(Protocol):
@@ -294,8 +294,8 @@ def _sources(
             "skipped": tuple(runs.ranges([Outcome.SKIPPED])),
             "missing": tuple(runs.ranges(_MISSING)),
         }
-        nums = {outcome: _total(ranges) for outcome, ranges in lost.items()}
-        ok = _total(runs.ranges([Outcome.OK])) - len(mine)
+        nums = {outcome: total(ranges) for outcome, ranges in lost.items()}
+        ok = total(runs.ranges([Outcome.OK])) - len(mine)
         found.append(
             SourceInfo(
                 id=name,
@@ -311,10 +311,6 @@ def _sources(
     return found
 
 
-def _total(ranges: Sequence[tuple[int, int]]) -> int:
-    return sum(b - a for a, b in ranges)
-
-
 def _failures(workspace: Workspace, failures: Iterable[tuple[str, int, str]]) -> list[FailedTasks]:
     """Failed tasks by source and cause, most frequent first."""
     groups: dict[tuple[str, str], list[int]] = {}
@@ -326,5 +322,5 @@ def _failures(workspace: Workspace, failures: Iterable[tuple[str, int, str]]) ->
     found = []
     for (source, cause), tasks in sorted(groups.items(), key=lambda item: -len(item[1])):
         ranges = to_ranges(np.unique(np.array(tasks, dtype=np.int64)))
-        found.append(FailedTasks(source, cause, _total(ranges), ranges, workspace.member))
+        found.append(FailedTasks(source, cause, total(ranges), ranges, workspace.member))
     return found

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from merlin.base.files import replacing
 from merlin.errors import MissingExtraError, TrainingError
+from merlin.train.prepare import MODEL_ERRORS
 from merlin.train.results.surrogate import Surrogate
 
 Predict = Callable[..., dict[str, Tensor]]  # of the model's inputs, in their order
@@ -30,8 +31,6 @@ FORMATS = ("onnx", "torchscript")
 FACTS = "merlin.json"  # in a TorchScript archive
 _TRACED, _TRIED = 3, 5  # samples: a model that depends on their number is found out
 _RELATIVE = 1e-4  # by which an exported model may differ from the model
-
-_ERRORS = (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError, NotImplementedError)
 
 
 def export_model(surrogate: Surrogate, format: str, out: Path) -> Path:
@@ -179,7 +178,7 @@ def _explaining(format: str, surrogate: Surrogate) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except _ERRORS as error:
+    except MODEL_ERRORS as error:
         raise TrainingError(
             f"the model {surrogate.best.name} cannot be exported as {format}: {type(error).__name__}: "
             f"{str(error).splitlines()[0] if str(error) else 'no reason given'}"

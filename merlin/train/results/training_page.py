@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.errors import TrainingError
 from merlin.shards.format.regular_file import read_json
@@ -34,19 +35,6 @@ STATES = (
 )  # the state of a run is the first one that one of its trainers has
 
 
-class TrainerLine(Struct, frozen=True, kw_only=True):
-    """How far a trainer came.
-
-    state: running, finished, stopped, killed, or silent: it runs on another host, and has not written for long.
-    """
-
-    trainer: int
-    step: int
-    state: str
-    train_s: float
-    samples_per_s: float
-
-
 class CurvePoints(Struct, frozen=True, kw_only=True):
     """A number over the steps of one trainer; None where it was not finite. Long curves are thinned out."""
 
@@ -55,19 +43,11 @@ class CurvePoints(Struct, frozen=True, kw_only=True):
     values: tuple[float | None, ...]
 
 
-class RoundLine(Struct, frozen=True, kw_only=True):
-    """A trainer in a tournament round; kept: local, partner or merged, which without a partner is the mean of all."""
-
-    number: int
-    step: int
-    trainer: int
-    partner: int | None
-    kept: str
-    capacity: float | None
-
-
 class TrainingPage(Struct, frozen=True, kw_only=True):
-    """A run at one moment. state: that of a trainer, the first of `STATES`, or new before there is one."""
+    """A run at one moment. state: that of a trainer, the first of `STATES`, or new before there is one.
+
+    A trainer without an end is running, killed, or silent: it runs on another host, and has not written for long.
+    """
 
     path: str
     name: str
@@ -75,10 +55,10 @@ class TrainingPage(Struct, frozen=True, kw_only=True):
     created: str
     data_path: str
     num_parameters: int
-    trainers: tuple[TrainerLine, ...]
+    trainers: tuple[Trained, ...]
     losses: Mapping[str, Sequence[CurvePoints]]  # a curve for each trainer
     validation: Mapping[str, Sequence[CurvePoints]]
-    rounds: tuple[RoundLine, ...]
+    rounds: tuple[Round, ...]
     origins: Mapping[int, Sequence[int]]  # trainer -> after each round, the trainer in which its model began
     best: Mapping[str, Any] | None  # trainer, step, metric, direction, value, metrics
 
@@ -90,7 +70,10 @@ def training_page(path: Path) -> TrainingPage:
         raise TrainingError(f"{path} is not a training run: it has no {FACTS}")
     run = RunPaths(path)
     history = _history_of(path, tuple(_stamp(run, index) for index in run.trainers()))
-    trainers = tuple(_trainer_line(run, trained) for trained in history.trainers)
+    trainers = tuple(
+        trained if trained.state else replace(trained, state=_state_without_end(run.trainer(trained.trainer)))
+        for trained in history.trainers
+    )
     return TrainingPage(
         path=str(path),
         name=path.name,
@@ -101,7 +84,7 @@ def training_page(path: Path) -> TrainingPage:
         trainers=trainers,
         losses=_thinned(history.training),
         validation=_thinned(history.validation),
-        rounds=tuple(_round_line(played) for played in history.rounds),
+        rounds=history.rounds,
         origins=history.origins(),
         best=_read(run.best / BEST),
     )
@@ -135,16 +118,6 @@ def _stamp(run: RunPaths, trainer: int) -> _Stamp:
 @lru_cache(maxsize=16)
 def _history_of(path: Path, stamps: tuple[_Stamp, ...]) -> History:
     return read_history(RunPaths(path))
-
-
-def _trainer_line(run: RunPaths, trained: Trained) -> TrainerLine:
-    return TrainerLine(
-        trainer=trained.trainer,
-        step=trained.step,
-        state=trained.state or _state_without_end(run.trainer(trained.trainer)),
-        train_s=trained.train_s,
-        samples_per_s=trained.samples_per_s,
-    )
 
 
 def _state_without_end(trainer: TrainerDirectory) -> str:
@@ -193,14 +166,3 @@ def thin_out(values: Array, most: int) -> Array:
         else:
             chosen.add(lo + int(stretch.argmax()))
     return np.array(sorted(chosen))
-
-
-def _round_line(played: Round) -> RoundLine:
-    return RoundLine(
-        number=played.number,
-        step=played.step,
-        trainer=played.trainer,
-        partner=played.partner,
-        kept=played.kept,
-        capacity=played.capacity,
-    )

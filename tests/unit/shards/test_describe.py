@@ -52,7 +52,7 @@ def test_every_sample_that_is_left_out_has_a_cause(facts):
         ("filtered", "count != 0 or energy != 100"): (1, (20,)),
         ("missing", "it did not run, or was interrupted"): (1, (59,)),
     }
-    assert facts.counts.planned == facts.num_rows + sum(group.num for group in facts.left_out)
+    assert facts.data.counts.planned == facts.data.num_rows + sum(group.num for group in facts.left_out)
 
 
 def test_sizes_are_of_a_sample(facts):
@@ -60,13 +60,13 @@ def test_sizes_are_of_a_sample(facts):
     assert sizes["energy"] == (8, 8)
     assert sizes["image"] == (432, 432)
     assert sizes["note"][0] != sizes["note"][0]
-    assert sum(facts.split_counts.values()) == facts.num_rows
+    assert sum(facts.data.splits.counts.values()) == facts.data.num_rows
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
 def test_tables_fit_the_terminal(facts, width):
     shown = list(lines(facts, width))
-    assert max(len(line) for line in shown[2:] if facts.path.name not in line) <= width
+    assert max(len(line) for line in shown[2:] if facts.data.directory.name not in line) <= width
     text = "\n".join(shown)
     for expected in (
         "planned 60 = ok 56",
@@ -121,4 +121,4 @@ def test_samples_of_an_extension_are_numbered_through(tmp_path):
 
 
 def test_a_path_stays_whole_on_a_narrow_terminal(facts):
-    assert any(line.endswith(str(facts.path)) for line in list(lines(facts, 40))[1:])
+    assert any(line.endswith(str(facts.data.directory)) for line in list(lines(facts, 40))[1:])

@@ -374,5 +374,5 @@ def test_description_has_one_line_for_people_and_json_for_programs(tmp_path):
     facts = describe(study.directory)
     assert facts.line.startswith(f"{study.directory}: 50 samples in 3 shards, ")
     assert json.loads(json.dumps(facts.to_json()))["splits"]["train"]["fraction"] == 0.8
-    assert sum(facts.split_counts.values()) == 50
+    assert sum(facts.data.splits.counts.values()) == 50
     assert [f.info.name for f in facts.fields] == [f.name for f in FIELDS]

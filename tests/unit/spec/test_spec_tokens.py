@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.base.document.findings import is_one_edit_away
-from merlin.base.document.tokens import find_tokens, is_shell_substitution, substitute, uses
+from merlin.base.document.tokens import find_tokens, is_shell_substitution, substitute
 from merlin.spec.variables import resolve_variables
 
 NAMES = st.sampled_from(["A", "B", "C", "D"])
@@ -47,10 +47,9 @@ def test_the_shells_words_are_told_from_ours(name: str, shells: bool) -> None:
     assert is_shell_substitution(name) is shells
 
 
-def test_use_is_of_whole_names() -> None:
-    assert uses("echo $(X1)", {"X1"})
-    assert not uses("echo $(X10)", {"X1"})
-    assert not uses(None, {"X1"})
+def test_a_token_is_of_a_whole_name() -> None:
+    assert [token.name for token in find_tokens("echo $(X10)")] == ["X10"]
+    assert substitute("echo $(X10)", {"X1": "wrong"}) == "echo $(X10)"
 
 
 def test_variables_refer_to_each_other_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:

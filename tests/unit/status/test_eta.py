@@ -5,8 +5,9 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from task_costs import cost_of
 
-from merlin.status.eta import NOW, Cost, Eta, Slots, StepWork, cost_of, estimate, slots_at_work
+from merlin.status.eta import NOW, Cost, Eta, Slots, StepWork, estimate, slots_at_work
 
 SECONDS = st.floats(1e-4, 1e5)
 COSTS = st.builds(

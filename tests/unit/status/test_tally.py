@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from status_study import FAILED, OK, add, chunk, make_workspace
+from task_costs import cost_of
 
 from merlin.ledger.replay import replay
-from merlin.status.eta import cost_of
 from merlin.status.tally import Sums, cost_of_sums
 
 

@@ -10,12 +10,19 @@ from hypothesis import strategies as st
 from merlin.ledger.records import RESET, RangeRecord
 from merlin.ledger.replay import replay
 from merlin.views.study_page import StudyView
-from merlin.views.throughput import throughput
+from merlin.views.throughput import NUM_POINTS, Throughput, ThroughputBars
+from merlin.workspace.directory import Workspace
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("throughput")
+
+
+def counted_at_once(study: Workspace, num_points: int = NUM_POINTS) -> Throughput:
+    bars = ThroughputBars({i.id: i.step for i in study.plan.instances}, num_points)
+    bars.add(replay(study.ledger_dir, study.plan).entries())
+    return bars.throughput()
 
 
 @given(
@@ -27,8 +34,7 @@ def test_every_end_is_in_one_interval_however_long_the_study_was(
 ) -> None:
     study = make_study(tmp_path_factory.mktemp("study"))
     append(study, *(chunk(0, [OK, FAILED, SKIPPED, OK][:num], started=at - 2.0) for at, num in ends))
-    state = replay(study.ledger_dir, study.plan)
-    found = throughput([state], {i.id: i.step for i in study.plan.instances}, num_points)
+    found = counted_at_once(study, num_points)
     bars = found.steps["sim"]
     assert len(bars.ok) == len(bars.failed) <= num_points
     assert len(found.steps["post"].ok) == len(bars.ok)
@@ -42,7 +48,6 @@ def test_every_end_is_in_one_interval_however_long_the_study_was(
 def test_what_is_added_record_by_record_is_what_is_counted_at_once(tmp_path: Path) -> None:
     study = make_study(tmp_path / "study_20260101-000000")
     view = StudyView(study.path)
-    steps = {instance.id: instance.step for instance in study.plan.instances}
     assert view.throughput().steps["sim"].ok == ()
     for i in range(12):
         append(
@@ -50,13 +55,13 @@ def test_what_is_added_record_by_record_is_what_is_counted_at_once(tmp_path: Pat
             chunk(i, [OK], started=1000.0 + 3.7**i),
             RangeRecord(instance="post", lo=0, hi=5, outcome=RESET),
         )
-        assert view.throughput() == throughput([replay(study.ledger_dir, study.plan)], steps)
+        assert view.throughput() == counted_at_once(study)
 
 
 def test_tasks_of_a_long_record_are_spread_over_its_time(tmp_path: Path) -> None:
     study = make_study(tmp_path / "study_20260101-000000")
     append(study, chunk(0, [OK] * 8, started=1000.0, elapsed_s=4.0))
-    found = throughput([replay(study.ledger_dir, study.plan)], {i.id: i.step for i in study.plan.instances})
+    found = counted_at_once(study)
     ok = found.steps["sim"].ok
     assert sum(ok) == 8
     assert max(ok) == 1  # two a second

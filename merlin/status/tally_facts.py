@@ -1,4 +1,4 @@
-"""What a snapshot needs of a ledger that is followed: everything is kept up to date record by record."""
+"""What a snapshot needs of a ledger that is read record by record, and may be followed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from merlin.ledger.encode import decode
-from merlin.ledger.entries import Order
+from merlin.ledger.entries import Order, events_of
 from merlin.ledger.records import EventRecord
-from merlin.ledger.replay import Counts, LedgerEntry, Replay
+from merlin.ledger.replay import Counts, LedgerEntry
 from merlin.ledger.segments import DamagedBytes
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
@@ -19,8 +18,8 @@ from merlin.status.tally import Recent, Sums, Tally
 class TallyFacts:
     """Facts of a tally, as `LedgerFacts` wants them; `update` after the tally was updated."""
 
-    def __init__(self, state: Replay, tally: Tally) -> None:
-        self._state, self._tally = state, tally
+    def __init__(self, tally: Tally) -> None:
+        self._state, self._tally = tally.state, tally
         self._clear()
 
     def _clear(self) -> None:
@@ -41,14 +40,14 @@ class TallyFacts:
         for entry in new:
             changed.add(entry.header.instance)
             if entry.header.elapsed_s > 0:
-                self._last_records[entry.segment.name] = entry
+                last = self._last_records.setdefault(entry.segment.name, entry)
+                if last.number < entry.number:
+                    self._last_records[entry.segment.name] = entry
         for instance in changed:
             self._counts[instance] = _users_counts(self._tally.sums[instance].counts)
         events = self._state.event_entries(self._num_events)
         self._num_events += len(events)
-        for entry, payload in self._state.payloads(events):
-            event = decode(entry.header, payload, entry.writer)
-            assert isinstance(event, EventRecord)
+        for entry, event in zip(events, events_of(events), strict=True):
             found = self._state.order(entry), event
             if event.kind.startswith("run_"):
                 insort(self._runs, found, key=lambda each: each[0])
