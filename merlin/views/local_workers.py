@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from merlin.base.processes import read_process
-from merlin.execution.conductor import CONTROLLER
+from merlin.execution.conductor import CONTROLLER, UPDATER
 from merlin.ledger.format import Writer
 from merlin.ledger.session import session_start
 from merlin.views.at_work import WorkerLine
@@ -26,7 +26,7 @@ def local_workers(member: Member, now: float) -> tuple[WorkerLine, ...]:
     ours = [
         (writer, name)
         for writer, name in writers
-        if writer.worker != CONTROLLER
+        if writer.worker not in (CONTROLLER, UPDATER)
         and session_start(writer.session, writer.started) == latest
         and _may_be_alive(writer)
     ]
