@@ -17,7 +17,7 @@ help:
 	@echo "make check   format, lint, types, and whether the documentation builds"
 	@echo "make test-fast  unit and contract tests, in two minutes"
 	@echo "make test    all tests"
-	@echo "make soak    more storms of kills than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
+	@echo "make soak    more storms of kills and examples of properties than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make docs    the documentation as a site, in site/"
 	@echo "make docs-pictures  the pictures of the dashboard in docs/images, taken anew"
 	@echo "make bench   every row of the table in docs/benchmarks.md; some of them: make bench ROWS=\"plan status\""

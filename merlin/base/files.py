@@ -42,7 +42,7 @@ def replacing(
         if isinstance(error, OSError) and error.filename is None:  # of a disk that is full, for example
             error.filename = str(path)
         raise
-    if durable_name:
+    if durable and durable_name:
         sync_path(path.parent)
 
 

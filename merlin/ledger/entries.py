@@ -43,7 +43,7 @@ class LedgerEntry(NamedTuple):
 def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bytes]]:
     """The bytes of records, in the given order.
 
-    Raises LedgerError if a compaction has removed a segment, or somebody has changed it.
+    Raises LedgerError if somebody has removed a segment, or changed it.
     """
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {}

@@ -91,7 +91,7 @@ def read_columns(path: Path) -> tuple[SegmentFile, HeaderColumns] | None:
     Raises:
         NeedsCare: there is damage in it.
         LedgerError: it is of another format or version.
-        FileNotFoundError: a compaction has removed it.
+        FileNotFoundError: somebody has removed it.
     """
     segment = Segment(path)
     with path.open("rb", buffering=0) as file:

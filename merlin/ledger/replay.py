@@ -76,7 +76,7 @@ class Replay:
             paths = [p for p in segment_paths(self.directory) if p.name.startswith(self._prefix)]
             known = {path.name for path in paths}
             if not known.issuperset(self._segments):
-                self._clear()  # a compaction has replaced segments that we have read
+                self._clear()  # another segment has replaced some that we have read
             try:
                 replaced = self._read(paths)
             except FileNotFoundError:
@@ -200,7 +200,7 @@ class Replay:
     # details
 
     def payloads(self, entries: list[LedgerEntry]) -> Iterator[tuple[LedgerEntry, bytes]]:
-        """The bytes of records, in the given order. Raises LedgerError if a compaction has removed some."""
+        """The bytes of records, in the given order. Raises LedgerError if some were removed."""
         return payloads(entries)
 
     def entries(self, instance: str | None = None, first: int = 0) -> list[LedgerEntry]:
@@ -296,7 +296,7 @@ class Replay:
 
     @property
     def generation(self) -> int:
-        """A number that changes when everything is read again, because a compaction has replaced segments."""
+        """A number that changes when everything is read again, because segments were replaced."""
         return self._generation
 
     @property

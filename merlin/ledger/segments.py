@@ -59,7 +59,7 @@ class Segment:
     def read_new(self) -> list[RecordHeader]:
         """Headers of the records appended since the last call, in file order.
 
-        Raises LedgerError for another format or version, FileNotFoundError if a compaction removed the file.
+        Raises LedgerError for another format or version, FileNotFoundError if somebody removed the file.
         """
         return [header for batch in self.batches() for header in batch]
 
@@ -121,14 +121,14 @@ class Segment:
         return []
 
     def open(self) -> BinaryIO:
-        """The file, for reading. Raises LedgerError if a compaction has removed the segment."""
+        """The file, for reading. Raises LedgerError if the segment was removed."""
         try:
             return self.path.open("rb", buffering=0)
         except FileNotFoundError as e:
-            raise LedgerError(f"{self.path} was compacted while it was read; read the ledger again") from e
+            raise LedgerError(f"{self.path} was removed while it was read; read the ledger again") from e
 
     def payloads(self, headers: list[RecordHeader]) -> Iterator[tuple[RecordHeader, bytes]]:
-        """The bytes of records of this segment. Raises LedgerError if a compaction has removed it, or as `payload`."""
+        """The bytes of records of this segment. Raises LedgerError if it was removed, or as `payload`."""
         with self.open() as file:
             for header in headers:
                 yield header, self.payload(file, header)
@@ -217,7 +217,7 @@ def segments(directory: Path) -> list[tuple[Path, SegmentHeader]]:
                 if parsed is None and len(data) == _HEADER_BYTES:
                     parsed = parse_segment_header(data + file.read(), str(path))
         except FileNotFoundError:
-            continue  # compacted away
+            continue  # it was removed meanwhile
         if parsed is not None:
             found.append((path, parsed[0]))
     return found
@@ -230,7 +230,7 @@ def has_many_records(directory: Path) -> bool:
     """
     try:
         sizes = {path: path.stat().st_size for path in segment_paths(directory)}
-    except OSError:  # a compaction removes one
+    except OSError:  # one was removed meanwhile
         return False
     total = sum(sizes.values())
     if total < _MANY * _LEAST_BYTES:

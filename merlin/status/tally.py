@@ -135,7 +135,7 @@ class Tally:
     def count(self) -> list[LedgerEntry]:
         """Count what was read of the ledger; returns the new records.
 
-        After a compaction everything is counted anew: `generation` is another one, and all records are new.
+        Where segments were replaced, everything is counted anew: `generation` is another one, and all records are new.
         """
         if self.state.generation != self.generation:
             self._clear()

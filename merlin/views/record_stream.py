@@ -26,7 +26,7 @@ class StreamedRecord(NamedTuple):
 def streamed_records(study: Workspace) -> Iterator[StreamedRecord]:
     """The records about chunks that workers have run. Those of one worker come in the order in which it wrote them.
 
-    What ran of steps that the study has no more is left out. Raises LedgerError if a compaction removes a file
+    What ran of steps that the study has no more is left out. Raises LedgerError if somebody removes a file
     meanwhile; ask again then.
     """
     steps = {instance.id for instance in study.plan.instances}
@@ -65,4 +65,4 @@ def _batches(path: Path) -> Iterator[list[RecordHeader]]:
     try:
         yield from Segment(path).batches()
     except FileNotFoundError as error:
-        raise LedgerError(f"{path} was compacted while it was read; ask again") from error
+        raise LedgerError(f"{path} was removed while it was read; ask again") from error

@@ -153,7 +153,7 @@ class StudyLedgers:
         try:
             try:
                 self._update()
-            except LedgerError:  # a compaction may have come in between
+            except LedgerError:  # a segment may have been removed in between
                 self._members = []
                 self._update()
         except BaseException:

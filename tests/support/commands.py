@@ -278,7 +278,7 @@ def _warm_process(owner: int, folder: Path, loaded: tuple[str, ...]) -> str:
 
 
 class WarmCommand(WarmProcess):
-    """A running command that leads a session, and what it prints; for tests that kill it or look on."""
+    """A running command, which leads a session by default, and what it prints; for tests that kill it or look on."""
 
     def __init__(
         self,
@@ -287,13 +287,17 @@ class WarmCommand(WarmProcess):
         *,
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
+        is_session: bool = True,
+        loaded: Sequence[str] = COMMANDS,
     ) -> None:
-        """`kind` and `argv` are those of `WarmProcess`."""
+        """All are those of `WarmProcess`."""
         self._files = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115  they close with this object
         out, err = (file.fileno() for file in self._files)
         words = [str(word) for word in argv]
         env = os.environ if env is None else env
-        super().__init__(kind, words, cwd=cwd, env=env, output=out, errors=err, is_session=True)
+        super().__init__(
+            kind, words, cwd=cwd, env=env, output=out, errors=err, is_session=is_session, loaded=loaded
+        )
 
     def printed(self) -> tuple[str, str]:
         """What it has printed so far, on stdout and stderr."""

@@ -9,33 +9,20 @@ inherit, has to use `subprocess`.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from commands import SCIENCE, WarmProcess, training_environment, write_merlin
+from commands import SCIENCE, WarmCommand, training_environment, write_merlin
 
 
-class ForkedTraining(WarmProcess):
+class ForkedTraining(WarmCommand):
     """A running command; `variables` are added to its environment."""
 
     def __init__(self, *words: object, **variables: object) -> None:
         self._begin("merlin", ["train", *map(str, words)], variables)
 
     def _begin(self, kind: str, argv: list[str], variables: dict[str, object]) -> None:
-        self._outputs = os.memfd_create("out"), os.memfd_create("err")
-        out, err = self._outputs
         env = training_environment(**variables)
-        super().__init__(kind, argv, env=env, output=out, errors=err, loaded=SCIENCE)
-
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """What it printed, after its end. Raises subprocess.TimeoutExpired."""
-        self.wait(timeout)
-        found = []
-        for output in self._outputs:
-            with open(output) as file:
-                file.seek(0)
-                found.append(file.read())
-        return found[0], found[1]
+        super().__init__(kind, argv, env=env, is_session=False, loaded=SCIENCE)
 
 
 class ForkedTorchrun(ForkedTraining):

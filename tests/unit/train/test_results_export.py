@@ -110,19 +110,30 @@ def test_a_model_that_an_export_would_change_is_not_written(surrogate: Surrogate
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("format", ["onnx", "torchscript"])
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def outputs(path: Path, format: str, given: dict[str, np.ndarray], *names: str) -> list[np.ndarray]:
+    """What an exported model computes from the values of its inputs, which stand in their order."""
+    if format == "onnx":
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        assert [put.name for put in session.get_inputs()] == list(given)
+        return session.run(names, given)
+    found = torch.jit.load(str(path))(*(torch.from_numpy(values.copy()) for values in given.values()))
+    return [found[name].detach().numpy() for name in names]
+
+
+both_formats = pytest.mark.parametrize("format", ["onnx", "torchscript"])
+no_warnings_of_jit = pytest.mark.filterwarnings(
+    "ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning"
+)
+
+
+@both_formats
+@no_warnings_of_jit
 def test_an_exported_classifier_takes_the_image_alone(
     classifier: Surrogate, tmp_path: Path, format: str
 ) -> None:
     path = export_model(classifier, format, tmp_path / "model")
     image = digits(7, seed=2)["image"].astype(np.float32)
-    if format == "onnx":
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        label, probabilities = session.run(None, {"image": image})
-    else:
-        found = torch.jit.load(str(path))(torch.from_numpy(image))
-        label, probabilities = (found[name].detach().numpy() for name in ("label", "label.probabilities"))
+    label, probabilities = outputs(path, format, {"image": image}, "label", "label.probabilities")
     expected = classifier.predict({"image": image})
     np.testing.assert_array_equal(label, expected["label"])
     np.testing.assert_allclose(probabilities, expected["label.probabilities"], rtol=1e-3, atol=1e-5)
@@ -130,20 +141,14 @@ def test_an_exported_classifier_takes_the_image_alone(
     assert told["inputs"][0]["shape"] == [9, 9] and told["outputs"][0]["classes"] == list(range(10))
 
 
-@pytest.mark.parametrize("format", ["onnx", "torchscript"])
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@both_formats
+@no_warnings_of_jit
 def test_exported_models_take_images_beside_their_columns(
     regressor: Surrogate, tmp_path: Path, format: str
 ) -> None:
     path = export_model(regressor, format, tmp_path / "model")
     given = digits(7, seed=2)
     del given["label"]
-    arrays = regressor.arrays(given)
-    if format == "onnx":
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        assert [put.name for put in session.get_inputs()] == ["inputs", "image"]
-        (found,) = session.run(None, dict(zip(("inputs", "image"), arrays, strict=True)))
-    else:
-        loaded = torch.jit.load(str(path))
-        found = loaded(*(torch.from_numpy(values.copy()) for values in arrays))["label"].detach().numpy()
+    columns, image = regressor.arrays(given)
+    (found,) = outputs(path, format, {"inputs": columns, "image": image}, "label")
     np.testing.assert_allclose(found, regressor.predict(given)["label"], rtol=1e-4)
