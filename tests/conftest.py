@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from commands import share_place
+from memory_files import files_in_memory
 from servers import (
     Authority,
     RedisServer,
@@ -29,6 +30,7 @@ from slurm import SlurmCluster, slurm_cluster
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # a process of pytest-xdist has it
+        config.add_cleanup(files_in_memory())
         config.add_cleanup(share_place())
 
 
@@ -63,6 +65,7 @@ def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in [n for n in os.environ if n.startswith("MERLIN_") and not n.startswith("MERLIN_SOAK_")]:
             patch.delenv(name)
         patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        patch.setenv("MERLIN_NO_PACING", "1")  # the cores are in use by other tests
         before = signal.getsignal(signal.SIGINT)
         if before is signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,6 +17,7 @@ import click
 from merlin import __version__
 from merlin.base.processes import give_way
 from merlin.cli.lazy import LazyGroup
+from merlin.cli.pacing import paced
 from merlin.errors import ConfigError, MerlinError, SpecError
 
 # name -> (module under merlin.cli.commands, attribute, help line); the help page is drawn from it alone
@@ -145,12 +146,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 def command() -> None:
     """The program `merlin`: `main`, and an end that does not spend a tenth of a second on taking objects apart."""
     code = 0
-    if _command_of(sys.argv[1:]) in _LOOK:
-        give_way()
     try:
-        main()
+        if (name := _command_of(sys.argv[1:])) in _LOOK:
+            give_way()
+            with paced(name):
+                main()
+        else:
+            main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0
+    except KeyboardInterrupt:  # during the wait of a look
+        code = 130
     if threading.active_count() > 1 or "torch" in sys.modules:  # other threads have to end first
         sys.exit(code)
     atexit._run_exitfuncs()

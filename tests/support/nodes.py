@@ -7,7 +7,7 @@
         node.mend()
         node.kill9()           # every process of it, at once
 
-Files are shared as on a cluster, /tmp and /dev/shm are a node's own; but directories that are in /tmp when a node
+Files are shared as on a cluster, /tmp and /dev/shm are a node's own; but directories that are in them when a node
 starts, such as those of the tests, are shared too.
 
 Networks of several test processes do not meet: each has a number that no live process shares, and bridge, addresses,
@@ -46,14 +46,17 @@ NOT_SHARED = (
     "spmix",
     "prte",
     ".",
-)  # what programs of ours keep in /tmp, named by host and process
+    f"merlin-{os.geteuid()}",
+)  # what programs of ours keep there, named by host, process or user
 PERIOD_US = 100_000
 
 # the first process of a node reaps orphaned processes, and ends when our end of its input is closed
 INIT = """
 # a directory may have been removed since it was listed; the one with our hosts has to be there
+mount -t tmpfs none "$6" || exit
+mount --all --fstab "$5"; mount --rbind "$6" /dev/shm || exit  # $6 is in /tmp, so this comes first
 mount --all --fstab "$3"; mount --rbind "$4" /tmp &&
-hostname "$1" && mount --bind "$2" /etc/hosts && mount -t tmpfs none /dev/shm && ip link set lo up && echo ready || exit
+hostname "$1" && mount --bind "$2" /etc/hosts && ip link set lo up && echo ready || exit
 read -r forever
 """
 
@@ -80,7 +83,8 @@ class VirtualNode:
 
     def _start(self) -> subprocess.Popen[bytes]:
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net", "--uts"]
-        words += ["bash", "-c", INIT, "init", self.name, str(self.network.hosts), *self._own_tmp()]
+        words += ["bash", "-c", INIT, "init", self.name, str(self.network.hosts)]
+        words += [*self._own(Path("/tmp")), *self._own(Path("/dev/shm"))]
         said = self.network.folder / f"{self.name}.start"
         with said.open("wb") as errors:
             pipe = subprocess.PIPE
@@ -99,20 +103,19 @@ class VirtualNode:
         self.pid = int(Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text())
         return first
 
-    def _own_tmp(self) -> tuple[str, str]:
-        """What is mounted in its /tmp, as lines of fstab, and the directory that is its /tmp."""
-        tmp = self.network.folder / f"{self.name}.tmp"
-        tmp.mkdir()
+    def _own(self, place: Path) -> tuple[str, str]:
+        """What is mounted in its own `place`, as a file like fstab, and the directory that becomes it."""
+        own = self.network.folder / f"{self.name}.{place.name}"
+        own.mkdir()
+        own.chmod(0o1777)
         lines = []
-        for folder in Path("/tmp").iterdir():
+        for folder in place.iterdir():
             if folder.is_dir() and not folder.is_symlink() and not folder.name.startswith(NOT_SHARED):
-                (tmp / folder.name).mkdir()
-                words = [str(path).replace(" ", "\\040") for path in (folder, tmp / folder.name)]
-                lines.append(f"{' '.join(words)} none bind 0 0\n")
-        tmp.chmod(0o1777)
-        table = tmp.with_suffix(".fstab")
+                words = [str(path).replace(" ", "\\040") for path in (folder, own / folder.name)]
+                lines.append(f"{' '.join(words)} none bind,X-mount.mkdir 0 0\n")
+        table = own.with_name(f"{own.name}.fstab")
         table.write_text("".join(lines))
-        return str(table), str(tmp)
+        return str(table), str(own)
 
     def _connect(self) -> None:
         _ip(f"link add {self._link} type veth peer name eth0 netns {self.pid}",
