@@ -59,7 +59,7 @@ def _pay(folder: Path, begin: float) -> None:
 
 def _folder() -> Path | None:
     """The user's directory on this machine; None where there is none, or somebody else's stands in its place."""
-    folder = Path(os.environ.get("TMPDIR") or "/tmp", f"merlin-looks-{os.getuid()}")  # noqa: S108  checked below
+    folder = Path(os.environ.get("TMPDIR") or "/tmp", f"merlin-looks-{os.getuid()}")
     with suppress(OSError):
         with suppress(FileExistsError):
             folder.mkdir(0o700)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-MEMORY = Path("/dev/shm")  # noqa: S108
+MEMORY = Path("/dev/shm")
 PREFIX = "merlin-tests-"
 ROOM = 4 << 30  # bytes; a run of all tests writes one gigabyte
 
