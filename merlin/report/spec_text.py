@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from html import escape
 
 STYLE = """
-pre.spec { white-space: pre-wrap; overflow-wrap: anywhere; tab-size: 4; }
 pre.spec .k { color: var(--blue); }
 pre.spec .t { color: var(--purple); font-weight: 600; }
 pre.spec .c { color: var(--soft); font-style: italic; }

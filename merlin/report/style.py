@@ -27,7 +27,8 @@ h3 {{ font-size: 1rem; margin: 1.5rem 0 0.2rem; }}
 .bar .between, .dot.between {{ background: color-mix(in srgb, var(--soft) 55%, var(--paper)); }}
 .bar .idle, .dot.idle {{ background: var(--rule); }}
 .group {{ margin-top: 1.2rem; }}
-pre {{ background: var(--card); border-radius: 8px; padding: 0.7rem 1rem; overflow-x: auto; margin: 0.4rem 0;
+pre {{ background: var(--card); border-radius: 8px; padding: 0.7rem 1rem; margin: 0.4rem 0;
+  white-space: pre-wrap; overflow-wrap: anywhere; tab-size: 4;
   font: 0.83rem/1.45 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
 figure img {{ display: block; width: 100%; min-width: 640px; height: auto; }}
 .recipe {{ padding-left: 1.3rem; }}
@@ -36,7 +37,6 @@ figure img {{ display: block; width: 100%; min-width: 640px; height: auto; }}
   h3 {{ break-after: avoid; }}
   figure img {{ min-width: 0; }}
   figure svg, figure img {{ max-height: 23cm; }}
-  pre {{ white-space: pre-wrap; overflow-wrap: anywhere; }}
   .group, .recipe li {{ break-inside: avoid; }}
   #spec {{ break-before: page; }}
 }}

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 MEMORY = Path("/dev/shm")
-PREFIX = "merlin-tests-"
+PREFIX = "mtests-"  # short, because sockets have their paths inside
 ROOM = 4 << 30  # bytes; a run of all tests writes one gigabyte
 
 
@@ -25,10 +25,11 @@ def files_in_memory() -> Callable[[], None]:
         return lambda: None
     for left in MEMORY.glob(f"{PREFIX}*"):
         with suppress(ValueError):
-            if not psutil.pid_exists(int(left.name.split("-")[2])):
+            if not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
                 shutil.rmtree(left, ignore_errors=True)
-    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=MEMORY)
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    folder = MEMORY / f"{PREFIX}{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     return lambda: shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -164,7 +164,7 @@ def test_a_killed_collect_leaves_no_process_and_the_next_one_goes_on(home: Home)
     home.write("small", {**many, "random": {**many["random"], "samples_per_shard": 10}})
     (home.folder / "many.yaml").write_text(_without_simulation(home.folder / "many.yaml"))
     (home.folder / "small.yaml").write_text(_without_simulation(home.folder / "small.yaml"))
-    study = home.run("many", "--vars", "N=1500")
+    study = home.run("many", "--vars", "N=600")
     words = ["shards", "collect", str(study), "--spec", "small.yaml", "--out", "new", "--workers", "2"]
     log = home.folder / "new" / ".collect" / "shards.jsonl"
     process = subprocess.Popen(
@@ -181,9 +181,9 @@ def test_a_killed_collect_leaves_no_process_and_the_next_one_goes_on(home: Home)
         cwd=home.folder, env=home.env, check=True, capture_output=True, text=True,
     )  # fmt: skip
     told = json.loads(done.stdout)
-    assert told["shards_kept"] > 3 and told["num_shards"] == 150 and told["num_rows"] == 1500
+    assert told["shards_kept"] > 3 and told["num_shards"] == 60 and told["num_rows"] == 600
     home.merlin("shards", "verify", "new")
-    fresh = home.run("small", "--vars", "N=1500")
+    fresh = home.run("small", "--vars", "N=600")
     assert (
         home.manifest(home.folder / "new")["content_digest"]
         == home.manifest(fresh / "random")["content_digest"]

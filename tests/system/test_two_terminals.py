@@ -12,7 +12,7 @@ from commands import run_merlin
 from servers import program
 
 ICF = Path(__file__).resolve().parents[2] / "specs" / "icf"
-VARIABLES = ["--vars", "N_SAMPLES=250", "OUTPUT_PATH=."]
+VARIABLES = ["--vars", "N_SAMPLES=120", "OUTPUT_PATH=."]
 
 
 def merlin(folder: Path, *words: str | Path, code: int = 0) -> str:
@@ -29,7 +29,7 @@ def small_icf(folder: Path) -> Path:
     spec = shutil.copytree(ICF, folder) / "icf.yaml"
     text = spec.read_text()
     assert text.count("samples_per_shard: 1000") == 1
-    spec.write_text(text.replace("samples_per_shard: 1000", "samples_per_shard: 100"))
+    spec.write_text(text.replace("samples_per_shard: 1000", "samples_per_shard: 50"))
     return spec
 
 

@@ -99,6 +99,12 @@ class Import(NamedTuple):
     is_top_level: bool
 
 
+@functools.cache
+def files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+@functools.cache
 def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
@@ -130,7 +136,7 @@ def layer_of(file: Path) -> str:
 
 @functools.cache
 def all_imports() -> list[Import]:
-    return [found for file in sorted(PACKAGE.rglob("*.py")) for found in imports_of(file)]
+    return [found for file in files() for found in imports_of(file)]
 
 
 def test_there_is_something_to_check() -> None:
@@ -166,7 +172,7 @@ def test_no_file_imports_in_a_circle() -> None:
 def test_no_function_is_longer_than_a_screen() -> None:
     """At most 40 lines of code, docstrings and comments not counted."""
     wrong = []
-    for file in sorted(PACKAGE.rglob("*.py")):
+    for file in files():
         functions = [node for node in ast.walk(tree_of(file)) if isinstance(node, FUNCTION)]
         if all((node.end_lineno or 0) - node.lineno < 40 for node in functions):
             continue
