@@ -99,10 +99,8 @@ def query_frame(workspace: Workspace, sql: str) -> DataFrame:
 @contextmanager
 def _asked(workspace: Workspace, sql: str) -> Iterator[tuple[DuckDBPyConnection, str]]:
     """A connection on which the query was run, and what the views lacked. Raises UsageError."""
-    try:
-        import duckdb
-    except ImportError as e:
-        raise MissingExtraError("duckdb", "sql", "merlin sql") from e
+    import duckdb
+
     with duckdb.connect(":memory:", config={"autoinstall_known_extensions": False}) as connection:
         try:
             require_reading(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from merlin.base.reading_sql import require_reading
-from merlin.errors import MissingExtraError, UsageError
+from merlin.errors import UsageError
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.reading.planned import NO_CAUSE, absent_values, planned_rows
 from merlin.shards.reading.reader import SampleReader
@@ -102,10 +102,8 @@ class _Engine:
 
     def __init__(self, reader: SampleReader, written: str, frame: str = "{}") -> None:
         """`written` is a query; or an expression, where {} stands in the query `frame`."""
-        try:
-            import duckdb
-        except ImportError as e:
-            raise MissingExtraError("duckdb", "sql", "a query over a data set") from e
+        import duckdb
+
         self._duckdb = duckdb
         self._reader = reader
         self._complex = complex_columns(reader.manifest)  # DuckDB has no such numbers

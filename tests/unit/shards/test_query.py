@@ -326,13 +326,10 @@ def test_a_data_frame_has_a_row_for_each_sample(ens):
         ens.to_pandas(["enregy"])
 
 
-def test_without_pandas_or_duckdb_the_extra_is_named(ens, monkeypatch):
+def test_without_pandas_the_extra_is_named(ens, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"\[pandas\]"):
         ens.to_pandas()
-    monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
-    with pytest.raises(MissingExtraError, match="duckdb"):
-        ens.query("x > 1")
 
 
 def test_an_answer_is_written_as_csv_parquet_or_ids(ens, tmp_path):
