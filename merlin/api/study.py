@@ -113,7 +113,8 @@ class Study:
 
         if steps is not None and not failed:
             raise UsageError("steps says which failed tasks run again; give failed=True, too")
-        self._check_steps(steps)
+        plan = self._workspace.plan
+        plan.check_steps(steps or (), also={instance.id for instance in plan.instances})
         again = Again(failed=failed, steps=None if steps is None else tuple(steps))
         options = RunOptions(workers=workers, again=again, may_fork=False)
         studies = with_work(self._workspace, again)
@@ -143,12 +144,6 @@ class Study:
         from merlin.report.page import write_report
 
         return write_report(self._workspace, Path(path), pictures=pictures)
-
-    def _check_steps(self, steps: Collection[str] | None) -> None:
-        known = dict.fromkeys(name for i in self._workspace.plan.instances for name in (i.step, i.id))
-        for step in steps or ():
-            if step not in known:
-                raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
 
     # ------------------------------------------------------------------------------------ in notebooks
 

@@ -82,6 +82,15 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
 
 
+def stamp(path: Path) -> tuple[int, int, int] | None:
+    """What changes when the file is written or replaced; None if there is none, or we may not see it."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def was_removed(path: str | os.PathLike[str]) -> bool:
     """True if nothing is there, although the directory that it lay in can be seen from this machine."""
     return os.path.isdir(os.path.dirname(path)) and not os.path.lexists(path)  # noqa: PTH112, PTH120 - these never raise

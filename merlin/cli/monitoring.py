@@ -11,7 +11,6 @@ from typing import Any
 from merlin.cli.display import stderr_is_terminal
 from merlin.cli.execute import make_report, show_report
 from merlin.cli.find import find_workspace
-from merlin.cli.options import check_steps
 from merlin.cli.output import print_json, remark
 from merlin.cli.progress import choose_display
 from merlin.config.load import find_config, require_config
@@ -44,7 +43,7 @@ def follow_all(
 ) -> int:
     """Show the study of a spec or workspace, and then those on the same queues; returns the worst exit code."""
     workspace = _newest(find_workspace(spec_or_workspace, variables=variables))
-    check_steps(workspace.plan, steps, also=("all",))
+    workspace.plan.check_steps(steps, also=("all",))
     chosen = () if "all" in steps else steps
     queues = {i.queue for i in workspace.plan.instances if not chosen or i.step in chosen}
     reports = [_follow(workspace, watched_study(workspace), chosen, sleep_s, as_json=as_json)]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import click
 
 from merlin.cli.argv import ManyOption, is_assignment
 from merlin.cli.completing import values
 from merlin.errors import UsageError
-
-if TYPE_CHECKING:
-    from merlin.plan.plan import Plan
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -310,14 +307,6 @@ def check_pgen(pgen: str | None, pargs: tuple[str, ...]) -> None:
     for word in pargs:
         if ":" not in word:
             raise UsageError(f"--pargs takes KEY:VALUE, not {word!r}; example: --pargs NUM:5")
-
-
-def check_steps(plan: Plan, steps: Collection[str], *, also: Collection[str] = ()) -> None:
-    """Raise UsageError for a step that the study does not have; the words of `also` will do, too."""
-    known = dict.fromkeys(instance.step for instance in plan.instances)
-    for step in steps:
-        if step not in known and step not in also:
-            raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:

@@ -6,12 +6,14 @@ Paths of instances and files inside the workspace are relative to it, so a works
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct, field
 
 from merlin.base.field import Field
+from merlin.errors import UsageError
 from merlin.plan.layout import SampleLayout
 from merlin.plan.notify_rule import NotifyRule
 
@@ -170,3 +172,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     def has_functions(self) -> bool:
         """Whether code of the user runs in worker processes."""
         return any(instance.kind is StepKind.FUNCTION for instance in self.instances)
+
+    def check_steps(self, steps: Collection[str], *, also: Collection[str] = ()) -> None:
+        """Raise UsageError for a step that the study does not have; the words of `also` will do, too."""
+        known = dict.fromkeys(instance.step for instance in self.instances)
+        for step in steps:
+            if step not in known and step not in also:
+                raise UsageError(f"the study has no step {step!r}; it has: {', '.join(known)}")

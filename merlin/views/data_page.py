@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.files import stamp
 from merlin.base.png import coloured, png
 from merlin.errors import UsageError
 from merlin.shards.describe import describe
@@ -83,7 +84,7 @@ def image_png(directory: Path, field: str, row: int) -> bytes:
     Raises UsageError if there is no such field or row, and ShardError if it cannot be read.
     """
     with _reading:
-        ensemble = _opened(directory, _stamp(directory))
+        ensemble = _opened(directory, stamp(directory / MANIFEST_NAME))
         info = ensemble.fields.get(field)
         views = [] if info is None else views_of(info)
         if info is None or not views:
@@ -118,15 +119,6 @@ def _side_by_side(pictures: list[Array]) -> Array:
     return sheet
 
 
-def _stamp(directory: Path) -> tuple[int, int, int]:
-    """A stamp that changes when the data set is replaced; a missing one is reported by `open_shards`."""
-    try:
-        found = (directory / MANIFEST_NAME).stat()
-    except OSError:
-        return (0, 0, 0)
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 @lru_cache(maxsize=4)
-def _opened(directory: Path, stamp: tuple[int, int, int]) -> Ensemble:
+def _opened(directory: Path, stamp_of_manifest: Hashable) -> Ensemble:
     return open_shards(directory, cache_bytes=_CACHE_BYTES, threads=1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.files import stamp
 from merlin.errors import LedgerError, WorkspaceError
 from merlin.ledger.columns import task_columns
 from merlin.ledger.record_index import RecordIndex
@@ -44,7 +45,7 @@ class Member:
         self._runs: dict[str, tuple[int, OutcomeRuns]] = {}
         self._indices: dict[str, RecordIndex] = {}
         self._missing: tuple[object, int] = None, 0  # state of the records -> missing tasks
-        self._stamp = _stamp(workspace.plan_path)
+        self._stamp = stamp(workspace.plan_path)
 
     @property
     def name(self) -> str:
@@ -65,7 +66,7 @@ class Member:
     @property
     def is_replaced(self) -> bool:
         """True if there is another plan now, or none."""
-        return _stamp(self.workspace.plan_path) != self._stamp
+        return stamp(self.workspace.plan_path) != self._stamp
 
     def update(self) -> list[LedgerEntry]:
         """Read what was appended to the ledger; returns the new records. Raises LedgerError."""
@@ -243,15 +244,6 @@ def _windows(ranges: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         group.append((lo, hi))
     if group:
         yield group
-
-
-def _stamp(plan_path: Path) -> tuple[int, int, int] | None:
-    """A stamp that changes when the plan is replaced; None if there is no plan."""
-    try:
-        found = plan_path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _prepared(path: Path) -> Workspace | None:

@@ -13,7 +13,6 @@ import click
 from merlin.base.text import count, printable
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
-    check_steps,
     json_option,
     rerun_options,
     spec_or_workspace_argument,
@@ -53,7 +52,7 @@ def failures(
     from merlin.cli.find import find_workspace
 
     workspace = find_workspace(spec_or_workspace)
-    check_steps(workspace.plan, steps)
+    workspace.plan.check_steps(steps)
     if is_rerun:
         from merlin.cli.rerunning import RerunManner, run_again
         from merlin.views.rerunning import Choice

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import check_steps, json_option, spec_or_workspace_argument, steps_option
+from merlin.cli.options import json_option, spec_or_workspace_argument, steps_option
 from merlin.errors import UsageError
 
 
@@ -55,7 +55,7 @@ def logs(
     if follow and as_json:
         raise UsageError("-f prints as it goes, and --json prints one document; choose one")
     workspace = find_workspace(spec_or_workspace)
-    check_steps(workspace.plan, steps)
+    workspace.plan.check_steps(steps)
     try:
         if failed and follow:
             follow_failures(workspace, steps)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import check_steps, json_option, rerun_options, steps_option, workspace_argument
+from merlin.cli.options import json_option, rerun_options, steps_option, workspace_argument
 from merlin.errors import UsageError
 
 
@@ -38,7 +38,7 @@ def rerun(
     from merlin.views.rerunning import Choice
 
     opened = find_workspace(workspace)
-    check_steps(opened.plan, steps)
+    opened.plan.check_steps(steps)
     ids = parse_samples(samples) if samples else ()
     choice = Choice(where=where, failed=failed, steps=steps, samples=ids)
     if choice.is_empty:

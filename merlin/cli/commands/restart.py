@@ -11,7 +11,6 @@ import click
 
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
-    check_steps,
     json_option,
     local_option,
     parse_failure_limit,
@@ -65,7 +64,7 @@ def restart(
         raise UsageError("--step narrows --failed; give both: merlin restart WORKSPACE --failed --step NAME")
     opened = open_finished(workspace, remark)
     _tell_of_edits(opened)
-    check_steps(opened.plan, steps, also={instance.id for instance in opened.plan.instances})
+    opened.plan.check_steps(steps, also={instance.id for instance in opened.plan.instances})
     limit = None if max_failures is None else parse_failure_limit(max_failures)
     local = local or needs_no_workers(opened.plan.instances)
     config = broker_for(workspace, local=local, num_workers=num_workers)

@@ -306,9 +306,5 @@ def _sorted(chunks: Iterable[LiveChunk]) -> list[LiveChunk]:
 
 def _instances(workspace: Workspace, steps: Collection[str] | None) -> set[str]:
     instances = workspace.plan.instances
-    known = {i.step for i in instances} | {i.id for i in instances}
-    for step in steps or ():
-        if step not in known:
-            names = ", ".join(sorted({i.step for i in instances}))
-            raise UsageError(f"the study has no step {step!r}; it has: {names}")
+    workspace.plan.check_steps(steps or (), also={i.id for i in instances})
     return {i.id for i in instances if steps is None or i.step in steps or i.id in steps}

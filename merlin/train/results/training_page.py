@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.files import stamp
 from merlin.errors import TrainingError
 from merlin.shards.format.regular_file import read_json
 from merlin.status.live import lock_holder
@@ -69,7 +70,9 @@ def training_page(path: Path) -> TrainingPage:
     if facts is None:
         raise TrainingError(f"{path} is not a training run: it has no {FACTS}")
     run = RunPaths(path)
-    history = _history_of(path, tuple(_stamp(run, index) for index in run.trainers()))
+    history = _history_of(
+        path, tuple((index, stamp(run.trainer(index).path / METRICS)) for index in run.trainers())
+    )
     trainers = tuple(
         trained if trained.state else replace(trained, state=_state_without_end(run.trainer(trained.trainer)))
         for trained in history.trainers
@@ -103,20 +106,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     return found
 
 
-_Stamp = tuple[int, int, int, int]
-
-
-def _stamp(run: RunPaths, trainer: int) -> _Stamp:
-    """A stamp that changes when the trainer has written more."""
-    try:
-        found = (run.trainer(trainer).path / METRICS).stat()
-    except OSError:
-        return (trainer, 0, 0, 0)
-    return trainer, found.st_ino, found.st_size, found.st_mtime_ns
-
-
 @lru_cache(maxsize=16)
-def _history_of(path: Path, stamps: tuple[_Stamp, ...]) -> History:
+def _history_of(path: Path, stamps: Hashable) -> History:
     return read_history(RunPaths(path))
 
 
