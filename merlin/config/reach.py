@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from merlin.config.model import STARS, Endpoint
-from merlin.config.redis_library import load_redis
+from merlin.config.redis_library import impatient_client, load_redis
 
 TIMEOUT_S = 2.0
 LOOPBACK = ("127.", "::1", "localhost")
@@ -67,16 +67,8 @@ def _check(endpoint: Endpoint, timeout_s: float) -> Reach:
 
 def _ask_redis(endpoint: Endpoint, timeout_s: float) -> Reach:
     import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
 
-    client = redis.Redis(
-        **endpoint.redis_options(),
-        socket_connect_timeout=timeout_s,
-        socket_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=True,
-    )
+    client = impatient_client(endpoint, timeout_s)
     try:
         client.ping()
         start = time.perf_counter()

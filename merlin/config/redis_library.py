@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from merlin.config.model import Endpoint
 
 _SDK = ("opentelemetry.metrics", "opentelemetry.sdk.metrics")
 
@@ -23,3 +29,19 @@ def load_redis() -> None:
     finally:
         for name in absent:
             del sys.modules[name]
+
+
+def impatient_client(endpoint: Endpoint, timeout_s: float) -> Redis:
+    """A client that has not connected yet, and gives up at the first error or after `timeout_s` for an answer."""
+    load_redis()
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    return redis.Redis(
+        **endpoint.redis_options(),
+        socket_connect_timeout=timeout_s,
+        socket_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        decode_responses=True,
+    )

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from merlin.config.model import Endpoint
+from merlin.config.redis_library import impatient_client
 
 if TYPE_CHECKING:
     import redis
@@ -50,16 +51,8 @@ def shut_down(endpoint: Endpoint) -> None:
 @contextmanager
 def _connected(endpoint: Endpoint) -> Iterator[redis.Redis]:
     """A client; an error of Redis or the network ends the block without an exception."""
+    client = impatient_client(endpoint, _TIMEOUT_S)
     import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
 
-    client = redis.Redis(
-        **endpoint.redis_options(),
-        socket_connect_timeout=_TIMEOUT_S,
-        socket_timeout=_TIMEOUT_S,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=True,
-    )
     with suppress(redis.RedisError, OSError), closing(client):
         yield client
