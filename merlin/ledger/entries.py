@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import BinaryIO, NamedTuple
 
@@ -12,6 +12,8 @@ from merlin.ledger.outcome_runs import needs_payload, runs_of_payload
 from merlin.ledger.records import EventRecord
 from merlin.ledger.resolve import Run
 from merlin.ledger.segments import Segment
+
+RUN_STARTED = "run_started"  # an event
 
 _MAX_OPEN = 64  # files at a time; records of several writers come in turns
 
@@ -61,6 +63,18 @@ def payloads(entries: Iterable[LedgerEntry]) -> Iterator[tuple[LedgerEntry, byte
 def events_of(entries: Iterable[LedgerEntry]) -> list[EventRecord]:
     """The events in records of events, in the given order."""
     return [event_of(entry.header, payload, entry.writer) for entry, payload in payloads(entries)]
+
+
+def events_in_order(
+    entries: Iterable[LedgerEntry], began: Callable[[LedgerEntry], float]
+) -> list[EventRecord]:
+    """The events in records of events, run by run in order of time.
+
+    A run begins before all that happens in it, also if the clock of the machine that began it is ahead of the others.
+    """
+    chosen = sorted(entries, key=lambda e: (began(e), e.header.started))
+    found = zip(chosen, events_of(chosen), strict=True)
+    return [event for _, event in sorted(found, key=lambda f: (began(f[0]), f[1].kind != RUN_STARTED))]
 
 
 def event_of(header: RecordHeader, payload: bytes, writer: Writer) -> EventRecord:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from merlin.errors import LedgerError
 from merlin.ledger.entries import LedgerEntry as LedgerEntry
-from merlin.ledger.entries import Order, events_of, payloads, runs_of
+from merlin.ledger.entries import Order, events_in_order, payloads, runs_of
 from merlin.ledger.format import Kind, RecordHeader
 from merlin.ledger.outcome_maps import OutcomeMaps, ordered_clusters, resolved
 from merlin.ledger.outcome_runs import has_soft_failures
@@ -224,7 +224,7 @@ class Replay:
     def events(self, session: str = "") -> list[EventRecord]:
         """The events of all runs, or of one, run by run in order of time."""
         chosen = [e for e in self._events if session in ("", e.writer.session)]
-        return events_of(sorted(chosen, key=lambda e: (self._began(e), e.header.started)))
+        return events_in_order(chosen, self._began)
 
     def failing(self, instances: Iterable[str] | None = None) -> Iterator[tuple[LedgerEntry, Ranges | None]]:
         """Records with failures that still count, each with the tasks for which it counts (None: all)."""

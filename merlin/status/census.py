@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from merlin.ledger.entries import LedgerEntry, Order, events_of, payloads
+from merlin.ledger.entries import LedgerEntry, Order, events_in_order, payloads
 from merlin.ledger.format import MIXED, Kind
 from merlin.ledger.header_columns import HeaderColumns, NeedsCare, SegmentFile, read_columns
 from merlin.ledger.outcome_maps import resolved
@@ -220,7 +220,7 @@ class CensusFacts:
             for segment, rows in zip(self._segments, self._event_rows, strict=True)
             for entry in segment.entries(rows)
         ]
-        return events_of(sorted(entries, key=lambda e: (self._began(e), e.header.started)))
+        return events_in_order(entries, self._began)
 
     @property
     def damage(self) -> list[DamagedBytes]:

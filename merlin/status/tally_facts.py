@@ -6,13 +6,15 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from merlin.ledger.entries import Order, events_of
+from merlin.ledger.entries import RUN_STARTED, Order, events_of
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Counts, LedgerEntry
 from merlin.ledger.segments import DamagedBytes
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.tally import Recent, Sums, Tally
+
+_Place = tuple[float, bool, Order]  # of an event: the start of its run, whether it is another event, its order
 
 
 class TallyFacts:
@@ -25,8 +27,8 @@ class TallyFacts:
     def _clear(self) -> None:
         self._generation = self._tally.generation
         self._num_events = 0
-        self._runs: list[tuple[Order, EventRecord]] = []  # the events that say how runs began and ended
-        self._last: tuple[Order, EventRecord] | None = (
+        self._runs: list[tuple[_Place, EventRecord]] = []  # the events that say how runs began and ended
+        self._last: tuple[_Place, EventRecord] | None = (
             None  # the last event of any other kind, of which there may be many
         )
         self._last_records: dict[str, LedgerEntry] = {}  # by segment: its last record of tasks that ran
@@ -48,7 +50,8 @@ class TallyFacts:
         events = self._state.event_entries(self._num_events)
         self._num_events += len(events)
         for entry, event in zip(events, events_of(events), strict=True):
-            found = self._state.order(entry), event
+            order = self._state.order(entry)
+            found = (order[0], event.kind != RUN_STARTED, order), event
             if event.kind.startswith("run_"):
                 insort(self._runs, found, key=lambda each: each[0])
             elif self._last is None or self._last[0] < found[0]:
