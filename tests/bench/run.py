@@ -28,7 +28,7 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "plan": ("scale:plan", 100_000_000),
     "status": ("scale:status", 1_000_000),
     "status_large": ("scale:status_large", 10_000_000),
-    "hostile_readers": ("hostile:hostile_readers", 100_000),
+    "hostile_readers": ("hostile:hostile_readers", 200_000),
     "hostile_readers_apart": ("hostile:hostile_readers_apart", 10_000),
     "dashboard": ("dashboards:dashboard", 1_000_000),
     "restart": ("scale:restart", 1_000_000),
