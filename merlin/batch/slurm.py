@@ -39,6 +39,10 @@ _FIELDS = (
 _SEPARATOR = "|"
 # flag of srun, the step's key, how the value is written
 _NUMBERS = (("-c", "cores per task"), ("--gpus", "gpus"), ("--gpus-per-task", "gpus per task"))
+# what srun says in a job that has been cancelled or has reached its walltime, and whose processes do not know yet
+JOB_IS_OVER = re.compile(
+    r"^srun: .*(job \d+ has expired|expired or invalid job|already completing or completed)", re.I | re.M
+)
 _WORDS = (("--reservation", "reservation"), ("--qos", "qos"))
 
 

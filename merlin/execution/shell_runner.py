@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from merlin.batch.slurm import JOB_IS_OVER
 from merlin.execution.journal import ChunkJournal
 from merlin.execution.shell import Shell, ShellExit, ShellTask, full_disk, read_tail
 from merlin.execution.shell_batches import ShellBatches
@@ -19,6 +20,7 @@ from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Chunk, Outcome, ReturnCode
 from merlin.workspace.directory import Workspace
 
+JOB_END_S = 10.0  # for the signal that ends a job to come, after `srun` has refused to start anything in it
 SIGNAL_S = 0.3  # for a signal to all processes of a job to reach this one after it has ended a task
 
 
@@ -142,4 +144,6 @@ class ShellRunner:
         if ended.code < 0 and self._waiter.stopped:
             return True
         wait_s = SIGNAL_S if -ended.code in WARNINGS else 0.0
+        if JOB_IS_OVER.search(read_tail(ended.task.err, ended.task.err_at)):
+            wait_s = JOB_END_S
         return self._warnings.came_since(ended.started, wait_s=wait_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from study_on_disk import end_of, make_workspace, processes_of, start_warm_run, 
 from waiting import wait_until
 
 from merlin.batch.here import WALLTIME_END
+from merlin.execution import shell_runner
 from merlin.execution.conductor import RunOptions
 from merlin.execution.distributed import leaving
 from merlin.execution.distributed.leaving import Leaving
@@ -93,6 +95,21 @@ def test_a_task_that_fails_after_a_warning_to_the_whole_job_runs_again(
     warnings._note(signal.SIGTERM, None)
     warnings._last += 3600.0
     assert bench.run(0, 2).runs == ((0, 1, OK), (1, 2, INTERRUPTED))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_task_that_srun_refused_in_a_job_that_ends_runs_again(
+    make: Any, fresh: bool, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """The signal reaches the job after the task has failed, if the job really ends."""
+    said = "srun: error: Slurm job 8 has expired\nsrun: Check SLURM_JOB_ID environment variable. …"
+    bench = make(step("s", 1, command=f"echo '{said}' >&2; exit 1", fresh_shell=fresh))
+    warnings = bench.runner._shells._warnings
+    monkeypatch.setattr(shell_runner, "JOB_END_S", 20.0 if ends else 0.05)
+    comes = threading.Timer(0.3, warnings._note, (signal.SIGTERM, None))
+    if ends:
+        comes.start()
+    assert bench.run(0, 1).runs == ((0, 1, INTERRUPTED if ends else Outcome.FAILED),)
 
 
 def test_a_task_that_kills_itself_has_failed(make: Any, fresh: bool) -> None:
