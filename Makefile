@@ -60,8 +60,8 @@ format: setup
 # tests start thousands of processes, all of which would compile the same modules, and start threads that turn while they wait
 unexport PYTHONDONTWRITEBYTECODE
 test-fast test: export OPENBLAS_NUM_THREADS := 1
-# three more than there are cores, because many tests wait; those that take longest begin first
-TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 6 ? cores + 3 : 8)))
+# four more than there are cores, because many tests wait; those that take longest begin first
+TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 5 ? cores + 4 : 8)))
 
 test-fast: setup servers
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/contract tests/unit
