@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from merlin.base.locks import locked
+from merlin.base.locks import LockTaken, locked
 
 SWITCH = "MERLIN_NO_PACING"  # an environment variable: no look waits
 
@@ -23,7 +23,7 @@ _SHARE = 0.01  # of all cores that this process may use
 _CREDIT_S = 30.0  # what is not used for so long can be used at once
 _MAX_WAIT_S = 5.0
 _CONTENDED = (
-    0.1  # of the time that a look computed: if it waited longer than this for a core, others needed that core
+    0.1  # a look that waited for a core for more than this part of the time that it computed had to share it
 )
 
 
@@ -35,7 +35,7 @@ def paced(name: str) -> Iterator[None]:
         yield
         return
     begin = time.time()
-    if (seconds := min(_MAX_WAIT_S, folder.stat().st_mtime - begin)) > 0:
+    if (seconds := _wait_s(folder, begin)) > 0:
         if seconds > 1 and sys.stderr is not None and sys.stderr.isatty():
             print(
                 f"waiting {seconds:.0f} s: other programs need the cores of this machine, and `merlin {name}` was "
@@ -47,8 +47,15 @@ def paced(name: str) -> Iterator[None]:
         yield
     finally:
         if _waited_for_cores():
-            with suppress(OSError), locked(folder, wait=True):
+            with suppress(OSError, LockTaken), locked(folder):
                 _pay(folder, begin)
+
+
+def _wait_s(folder: Path, now: float) -> float:
+    try:
+        return min(_MAX_WAIT_S, folder.stat().st_mtime - now)
+    except OSError:  # somebody has just tidied up
+        return 0.0
 
 
 def _pay(folder: Path, begin: float) -> None:
