@@ -119,6 +119,7 @@ def test_an_error_of_a_copy_is_in_its_log(servers: ForkServers, tmp_path: Path) 
 def test_a_signal_to_all_processes_does_not_end_the_server(
     servers: ForkServers, server: ForkServer, tmp_path: Path
 ) -> None:
+    assert server.can_serve()  # before that, a signal may end it
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         os.kill(server._process.pid, number)
     worker = start(servers, tmp_path / "a")
