@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from status_study import add, chunk, fill, make_workspace
 
 from merlin.base.text import printable
 from merlin.cli.watching import words
@@ -18,9 +18,6 @@ from merlin.cli.watching.app import WatchApp
 from merlin.status.eta import Eta
 from merlin.views.study_page import StudyView
 from merlin.workspace.directory import Workspace
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "status"))
-from status_study import add, chunk, fill, make_workspace
 
 LIMIT_S = 60.0
 Do = Callable[[WatchApp, Any], Awaitable[None]]
