@@ -6,31 +6,35 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
 
+from merlin.base.locks import LockTaken, locked
+
 MEMORY = Path("/dev/shm")
-PREFIX = "mtests-"  # short, because sockets have their paths inside
 ROOM = 4 << 30  # bytes; a run of all tests writes one gigabyte
 
 
 def files_in_memory() -> Callable[[], None]:
     """Let temporary files of this process and its children be in memory; returns what removes them in the end.
 
-    They stay on disk if TMPDIR is set or the machine has too little memory. What killed test runs left is removed.
+    They stay on disk if TMPDIR is set or the machine has too little memory. What a killed test run left is removed.
     """
-    if "TMPDIR" in os.environ or not MEMORY.is_dir() or not _room():
-        return lambda: None
-    for left in MEMORY.glob(f"{PREFIX}*"):
-        with suppress(ValueError):
-            if not psutil.pid_exists(int(left.name.removeprefix(PREFIX))):
-                shutil.rmtree(left, ignore_errors=True)
-    folder = MEMORY / f"{PREFIX}{os.getpid()}"
-    folder.mkdir(mode=0o700)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    return lambda: shutil.rmtree(folder, ignore_errors=True)
+    if "TMPDIR" not in os.environ and MEMORY.is_dir() and _room():
+        for number in range(100):
+            # short, because sockets have their paths inside, and of one length, because paths are wrapped in tables
+            folder = MEMORY / f"mtests-{number:05d}"
+            with suppress(OSError, LockTaken), ExitStack() as stack:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                stack.enter_context(locked(folder))  # as long as this process lives
+                for left in folder.iterdir():
+                    shutil.rmtree(left, ignore_errors=True)
+                os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+                return stack.pop_all().close
+    return lambda: None
 
 
 def _room() -> bool:

@@ -165,7 +165,7 @@ def test_a_study_that_cannot_be_read_says_why(workspace: Workspace) -> None:
 
     async def run() -> None:
         app = WatchApp(StudyView(workspace.path))
-        async with app.run_test(size=(100, 30)) as pilot:
+        async with app.run_test(size=(300, 30)) as pilot:  # so wide that the path is in one line
             await shown(app, pilot, "unreadable", "plan.json")
 
     asyncio.run(run())
