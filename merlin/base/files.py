@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,6 +81,14 @@ def link_or_copy(path: Path, name: Path) -> None:
 def absolute_path(path: str | os.PathLike[str]) -> Path:
     """The path from the root, ``~`` and ``..`` resolved, symbolic links kept as the user wrote them."""
     return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory in a place where everybody may write, or see that it is ours, and no link. Raises OSError."""
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise PermissionError(f"{directory} belongs to somebody else")
 
 
 def stamp(path: Path) -> tuple[int, int, int] | None:

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import click
@@ -146,12 +146,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 def command() -> None:
     """The program `merlin`: `main`, and an end that does not spend a tenth of a second on taking objects apart."""
     code = 0
+    is_look = (name := _command_of(sys.argv[1:])) in _LOOK
+    if is_look:
+        give_way()
     try:
-        if (name := _command_of(sys.argv[1:])) in _LOOK:
-            give_way()
-            with paced(name):
-                main()
-        else:
+        with paced(name) if is_look else nullcontext():
             main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 0

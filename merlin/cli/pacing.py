@@ -8,13 +8,13 @@ a directory: until then, the looks so far have used the hundredth.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from merlin.base.files import make_private
 from merlin.base.locks import LockTaken, locked
 
 SWITCH = "MERLIN_NO_PACING"  # an environment variable: no look waits
@@ -22,9 +22,8 @@ SWITCH = "MERLIN_NO_PACING"  # an environment variable: no look waits
 _SHARE = 0.01  # of all cores that this process may use
 _CREDIT_S = 30.0  # what is not used for so long can be used at once
 _MAX_WAIT_S = 5.0
-_CONTENDED = (
-    0.1  # a look that waited for a core for more than this part of the time that it computed had to share it
-)
+# a look that waited for a core for more than this part of the time that it computed had to share the core
+_CONTENDED = 0.1
 
 
 @contextmanager
@@ -68,12 +67,11 @@ def _folder() -> Path | None:
     """The user's directory on this machine; None where there is none, or somebody else's stands in its place."""
     folder = Path(os.environ.get("TMPDIR") or "/tmp", f"merlin-looks-{os.getuid()}")
     with suppress(OSError):
-        with suppress(FileExistsError):
-            folder.mkdir(0o700)
+        is_new = not folder.exists()
+        make_private(folder)
+        if is_new:
             os.utime(folder, (0, 0))
-        found = folder.lstat()
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
-            return folder
+        return folder
     return None
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from merlin.base.files import make_private
 from merlin.base.locks import LockTaken, locked
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
@@ -94,7 +94,7 @@ class Places:
         """These cores, or others in place of those that another process has locked; () if there are not enough."""
         num, chosen = len(set(cores)), set[int]()
         with suppress(OSError):
-            _make_private(self._locks)
+            make_private(self._locks)
             for core in dict.fromkeys((*cores, *self._cores)):
                 if len(chosen) < num:
                     with suppress(LockTaken):
@@ -104,14 +104,6 @@ class Places:
             stack.close()
             return ()
         return tuple(sorted(chosen))
-
-
-def _make_private(directory: Path) -> None:
-    """Make the directory, or see that it is ours. Raises OSError."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    found = directory.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise PermissionError(f"{directory} belongs to somebody else")
 
 
 def places_for(plan: Plan, environment: Mapping[str, str], num_slots: int) -> Places | None:

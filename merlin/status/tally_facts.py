@@ -14,9 +14,8 @@ from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.tally import Recent, Sums, Tally
 
-_Place = tuple[
-    float, bool, Order
-]  # of an event: the start of its run, whether it is another event, its order
+# of an event: the start of its run, whether it is another event than that start, and its order
+_Place = tuple[float, bool, Order]
 
 
 class TallyFacts:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from merlin.base.files import make_private
 from merlin.base.locks import LockTaken, locked
 
 MEMORY = Path("/dev/shm")
@@ -27,7 +28,7 @@ def files_in_memory() -> Callable[[], None]:
             # short, because sockets have their paths inside, and of one length, because paths are wrapped in tables
             folder = MEMORY / f"mtests-{number:05d}"
             with suppress(OSError, LockTaken), ExitStack() as stack:
-                folder.mkdir(mode=0o700, exist_ok=True)
+                make_private(folder)  # everybody may write into /dev/shm
                 stack.enter_context(locked(folder))  # as long as this process lives
                 for left in folder.iterdir():
                     shutil.rmtree(left, ignore_errors=True)
