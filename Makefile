@@ -15,7 +15,7 @@ help:
 	@echo "make setup   environment in $(VENV) with everything below"
 	@echo "make servers Redis, RabbitMQ, Slurm and Open MPI for the tests, which start them by hand; as root, on Debian or Ubuntu"
 	@echo "make check   format, lint, types, and whether the documentation builds"
-	@echo "make test-fast  unit and contract tests, in two minutes"
+	@echo "make test-fast  unit and contract tests, in under two minutes on two cores"
 	@echo "make test    all tests"
 	@echo "make soak    more storms of kills and examples of properties than in make test, and a study under 1,000 random faults; another seed: make soak SEED=7"
 	@echo "make docs    the documentation as a site, in site/"
@@ -60,13 +60,16 @@ format: setup
 # tests start thousands of processes, all of which would compile the same modules, and start threads that turn while they wait
 unexport PYTHONDONTWRITEBYTECODE
 test-fast test: export OPENBLAS_NUM_THREADS := 1
-# four more than there are cores, because many tests wait; those that take longest begin first
-TEST_JOBS ?= $(shell cores=$$(nproc 2> /dev/null || echo 2); echo $$((cores < 5 ? cores + 4 : 8)))
+test-fast test: export OMP_WAIT_POLICY := passive
+# more than there are cores, because tests wait: many of those that start servers, few of the fast ones
+CORES := $(shell nproc 2> /dev/null || echo 2)
+test-fast: TEST_JOBS ?= $(shell echo $$(($(CORES) < 7 ? $(CORES) + 2 : 8)))
+test: TEST_JOBS ?= $(shell echo $$(($(CORES) < 5 ? $(CORES) + 4 : 8)))
 
 test-fast: setup servers
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder tests/contract tests/unit
 
-# pytest ends with 5 when it finds no test at all, which is a failure here too
+# those that take longest begin first; pytest ends with 5 when it finds no test at all, which is a failure here too
 test: setup servers
 	@tests/install_readers.sh
 	$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder --durations 40 \
@@ -75,7 +78,7 @@ test: setup servers
 SEED ?=
 FAULTS ?= 1000
 STORMS := $(addprefix tests/system/,faults/test_publishing_faults.py faults/test_hostile_messages.py test_data_set_writing.py test_kill_and_resume.py \
-  test_packing_storm.py test_shards_damage.py test_training.py slurm/test_cluster.py slurm/test_losing_nodes.py)
+  test_packing_storm.py test_shards_damage.py train/test_training.py slurm/test_cluster.py slurm/test_losing_nodes.py)
 soak: setup servers
 	MERLIN_SOAK_LONG=1 $(BIN)/python -m pytest --timeout 1800 tests/unit tests/contract/test_damaged_redis.py tests/compat $(STORMS)
 	MERLIN_SOAK_FAULTS=$(FAULTS) MERLIN_SOAK_SEED=$(SEED) $(BIN)/python -m pytest -s tests/system/faults/test_soak.py tests/system/faults/test_rabbit_faults.py

@@ -54,19 +54,12 @@ class BadNodes:
                 record.last_failed.update((instance, task) for task in few)
                 self._failed.setdefault(node, {}).setdefault(instance, []).append((lo, hi))
         (failing.add if len(record.last_failed) >= MIN_FAILURES else failing.discard)(node)
-        bad = [name for name in sorted(failing) if self._is_bad(self._records[step][name], total)]
+        records = self._records[step]
+        bad = [name for name in sorted(failing) if _is_bad(records[name], total, len(records))]
         for name in bad:
             self.quarantined[name] = step
             failing.discard(name)
         return bad
-
-    def _is_bad(self, here: _Record, total: _Record) -> bool:
-        num_ok, num_failed = total.num_ok - here.num_ok, total.num_failed - here.num_failed  # elsewhere
-        if not num_ok:
-            return False
-        # the expected number of such series of failures by chance, with a failure rate that fits the other nodes
-        rate = (num_failed + 1) / (num_ok + num_failed + 2)
-        return float((here.num_ok + here.num_failed) * rate ** len(here.last_failed)) <= CHANCE
 
     def is_on_one_node(self, step: str) -> bool:
         """Whether everything of this step has ended on the same node, if it is known where."""
@@ -75,6 +68,17 @@ class BadNodes:
     def failed_on(self, node: str) -> dict[str, list[Range]]:
         """The tasks that failed on a node, by step instance."""
         return {id: merged(ranges) for id, ranges in self._failed.get(node, {}).items()}
+
+
+def _is_bad(here: _Record, total: _Record, num_nodes: int) -> bool:
+    num_ok, num_failed = total.num_ok - here.num_ok, total.num_failed - here.num_failed  # elsewhere
+    if not num_ok:
+        return False
+    rate = (num_failed + 1) / (num_ok + num_failed + 2)  # of failures, that fits the other nodes
+    # Every end of a task on any node is one more opportunity for such a series by chance. The n-th of a node has the
+    # n (n + 1)-th part of what is allowed for the node, of which the sum is 1 however many there will be.
+    num_here = here.num_ok + here.num_failed
+    return num_nodes * num_here * (num_here + 1) * rate ** len(here.last_failed) <= CHANCE
 
 
 def why_quarantined(node: str, step: str) -> str:

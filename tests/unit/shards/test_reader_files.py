@@ -22,6 +22,8 @@ from merlin.shards.reading import mapped_column, shard_file, shard_files, store
 from merlin.shards.reading.address_range import PAGE, AddressRange, map_file
 from merlin.shards.reading.sharing import Cache
 
+pytestmark = pytest.mark.usefixtures("garbage_of_others")
+
 TRUTH = values_of(np.array(PRESENT))
 EVERY = np.random.default_rng(1).permutation(len(PRESENT))
 
@@ -204,10 +206,10 @@ def test_many_shards_need_few_files_and_maps(tmp_path, monkeypatch, compression)
     monkeypatch.setattr(shard_files, "MAX_HANDLES", 3)
     for module in (shard_files, store):
         monkeypatch.setattr(module, "map_limit", lambda: 20)
-    study = make_reading_study(tmp_path / "w", per_shard=1, compression=compression)
+    study = make_reading_study(tmp_path / "w", per_shard=2, compression=compression)
     path = study.finish()
     ens = merlin.open_shards(path)
-    assert len(ens.manifest.shards) == 50
+    assert len(ens.manifest.shards) == 25
     for _ in range(2):
         assert_all_right(ens)
         handles, maps = ens._store.files.num_open()

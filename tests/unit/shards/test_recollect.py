@@ -55,7 +55,7 @@ def cmd_study(path: Path, fields=JSON_FIELDS, **more) -> ShardStudy:
 
 
 def ended(study: ShardStudy) -> ShardStudy:
-    study.collect_all()
+    study.collect_all(chunk=12)
     study.finish()
     return study
 
@@ -113,17 +113,24 @@ CHANGES = {
 }
 
 
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A study whose files are there, and one that has its shards alone; nobody changes them."""
+    root = tmp_path_factory.mktemp("both")
+    studies = {name: ended(cmd_study(root / name)) for name in ("files", "shards")}
+    shutil.rmtree(studies["shards"].workspace.path / "sim")
+    return studies
+
+
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-@pytest.mark.parametrize("has_files", [True, False], ids=["files", "shards"])
-def test_it_is_the_data_set_of_a_fresh_run(tmp_path, change, has_files):
-    study = ended(cmd_study(tmp_path / "ws"))
-    if not has_files:
-        shutil.rmtree(study.workspace.path / "sim")
-    before = tree(study.workspace.path)
-    found = again(study, tmp_path / "out", **change)
-    require_same(found, ended(cmd_study(tmp_path / "fresh", **{"per_shard": 20, **renamed(change)})))
-    assert tree(study.workspace.path) == before
-    assert (found.origins.files, found.origins.shards) == ((NUM, 0) if has_files else (0, NUM))
+def test_it_is_the_data_set_of_a_fresh_run(tmp_path, both, change):
+    fresh = ended(cmd_study(tmp_path / "fresh", **{"per_shard": 20, **renamed(change)}))
+    for name, study in both.items():
+        before = tree(study.workspace.path)
+        found = again(study, tmp_path / name, **change)
+        require_same(found, fresh)
+        assert tree(study.workspace.path) == before
+        assert (found.origins.files, found.origins.shards) == ((NUM, 0) if name == "files" else (0, NUM))
 
 
 def renamed(change: dict) -> dict:

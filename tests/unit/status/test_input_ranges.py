@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import fisher_exact, hypergeom
 from status_study import FAILED, OK, add, chunk, failed, make_workspace
 
 from merlin.status.failures import group_failures
@@ -15,6 +14,8 @@ from merlin.status.input_ranges import Population, at_least, suspicious_ranges
 
 @given(st.integers(1, 400), st.data())
 def test_the_probability_is_that_of_fishers_exact_test(total, data):
+    from scipy.stats import fisher_exact, hypergeom  # half a second, in every process that collects tests
+
     marked, drawn = data.draw(st.integers(0, total)), data.draw(st.integers(0, total))
     least = data.draw(st.integers(0, total))
     p = at_least(least, drawn=drawn, marked=marked, total=total)

@@ -23,14 +23,9 @@ from merlin.errors import LoaderError, ShardError, UsageError
 from merlin.train import ShardDataset, ShardLoader
 from merlin.train.loading.order import EpochOrder
 
+pytestmark = pytest.mark.usefixtures("garbage_of_others")
+
 NUM = len(IDS)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _garbage_of_others() -> None:
-    """Look for garbage among the objects of these tests only: all others take half a second each time."""
-    gc.collect()
-    gc.freeze()
 
 
 @pytest.fixture(scope="module")

@@ -101,7 +101,7 @@ def attempts(case: Case) -> list[tuple[int, int, int, list[str]]]:
     for path in written:
         path.unlink()
     gc.freeze()  # what is loaded is not looked at, and so copied, again and again
-    rooms = {0, 100, size - 1, *range(500, size, 1 + size // 9), *range(500, min(size, 20_000), 3000)}
+    rooms = {0, 100, size - 1, *range(500, size, 1 + size // 6), *range(500, min(size, 20_000), 4000)}
     return [(room, *attempt(case, room)) for room in sorted(rooms)]
 
 

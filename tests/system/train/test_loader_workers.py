@@ -20,14 +20,9 @@ from waiting import wait_until
 from merlin.errors import LoaderError, ShardError
 from merlin.train import ShardDataset, ShardLoader
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("garbage_of_others")
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _garbage_of_others() -> None:
-    """Look for garbage among the objects of these tests only: all others take half a second each time."""
-    gc.collect()
-    gc.freeze()
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
