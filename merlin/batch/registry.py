@@ -1,4 +1,4 @@
-"""Every batch scheduler by its name, one line each; nothing else lists them."""
+"""Every batch scheduler by its name. What else has to know a new one is listed in docs/schedulers.md."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""What a spec means by leaving something out. Works on plain data, for files and documents alike."""
+"""The kinds of steps, and what a spec means by leaving something out; on plain data."""
 
 from __future__ import annotations
 
 from typing import Any
 
+KINDS = ("cmd", "function", "aggregate")  # a step has exactly one of these keys in its `run`
 BATCH = {"type": "local", "dry_run": False, "shell": "/bin/bash"}
 ENV: dict[str, Any] = {"variables": {}, "sources": [], "labels": {}, "dependencies": {}}
 RUN = {"task_queue": "merlin", "max_retries": 30}

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from merlin.spec.defaults import KINDS
 from merlin.spec.model import Document
 from merlin.spec.notify_words import CHANNELS
 
@@ -63,8 +64,7 @@ def _refine(definitions: dict[str, Any]) -> None:
     of_cmd = {key: {"type": "null"} for key in ("restart", "timeout")}
     definitions["Notify"]["oneOf"] = [{"required": [channel]} for channel in CHANNELS]
     definitions["Run"]["oneOf"] = [
-        {"required": ["cmd"]},
-        *({"required": [kind], "properties": of_cmd} for kind in ("function", "aggregate")),
+        {"required": [kind], **({} if kind == "cmd" else {"properties": of_cmd})} for kind in KINDS
     ]
 
 

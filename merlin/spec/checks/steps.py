@@ -9,9 +9,8 @@ from merlin.base.document.scalars import Problem, shown
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import MISSING, Entry
 from merlin.spec.allocation import allocated, allocations
-from merlin.spec.defaults import BATCH, funnel_base
+from merlin.spec.defaults import BATCH, KINDS, funnel_base
 
-KINDS = ("cmd", "function", "aggregate")
 MAX_NAME_BYTES = 200  # a file's name has at most 255, and more is added to it
 _TAKEN_NAMES = frozenset({".", "..", "merlin_info"})
 
@@ -137,12 +136,12 @@ def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
     given = [kind for kind in KINDS if kind in run.mapping and not run.get(kind).is_null]
     if len(given) > 1:
         message = f"step {name!r} has both {given[0]} and {given[1]}"
-        hint = "a step has exactly one of cmd, function and aggregate; make it two steps"
+        hint = f"a step has exactly one of {', '.join(KINDS)}; make it two steps"
         findings.error(run.get(given[1]).key_place, message, text=given[1], hint=hint, code="step-kind")
     if not given:
         empty = next((run.get(kind) for kind in KINDS if kind in run.mapping), None)
         place = empty.key_place if empty else run.key_place
-        hint = 'give run one of cmd, function ("module:callable") and aggregate'
+        hint = f"give run one of {', '.join(KINDS)}"
         findings.error(place, f"step {name!r} has nothing to run", hint=hint, code="step-kind")
     for kind in ("cmd", "restart"):
         entry = run.get(kind)

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from shard_study import make_cmd_study, make_study
 
+from merlin.base.compression import NAMES
 from merlin.errors import ShardError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
@@ -94,7 +95,7 @@ def test_nothing_goes_if_the_shard_is_damaged(tmp_path):
     prove(path, info)
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "zstd", "blosc2"])
+@pytest.mark.parametrize("codec", NAMES)
 def test_the_proof_decodes_what_is_compressed(tmp_path, codec, monkeypatch):
     study = make_study(tmp_path, num=20, compression=codec)
     study.collect_all()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_study import make_study
 
-from merlin.base.compression import Compression, chunk_rows
+from merlin.base.compression import CODECS, Compression, chunk_rows
 from merlin.errors import ShardError
 from merlin.plan.plan import PlannedField
 from merlin.shards.format.manifest_file import read_manifest
@@ -29,7 +29,7 @@ def outputs(num):
     return {"wave": wave, "items": items, "label": np.array([f"s{i}" for i in range(num)], dtype=object)}
 
 
-@pytest.mark.parametrize("codec", ["gzip", "zstd", "blosc2"])
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("shuffle", ["none", "byte", "bit"])
 def test_every_codec_and_shuffle_holds_the_same_content(tmp_path, codec, shuffle):
     digests = []

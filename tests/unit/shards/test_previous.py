@@ -12,6 +12,7 @@ from damage_tools import extents_of, flip
 from reading_data import PRESENT, make_reading_study
 from shard_study import make_study
 
+from merlin.base import compression as codecs
 from merlin.errors import ShardError
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.shard_info import next_info_name, read_info
@@ -190,7 +191,7 @@ def test_a_shard_without_sidecar_gives_no_rows_and_says_what_to_do(data):
 # ------------------------------------------------------------------------------------------------ lost sidecars
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "blosc2"])
+@pytest.mark.parametrize("compression", codecs.NAMES)
 def test_a_lost_sidecar_is_told_again_to_the_last_digit(tmp_path, compression):
     directory = make_reading_study(tmp_path / "w", compression=compression).finish()
     data = read_manifest(directory)

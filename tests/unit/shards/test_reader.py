@@ -18,6 +18,7 @@ from reading_data import NUM, PRESENT, make_reading_study
 from shard_study import make_study, values_of
 
 import merlin
+from merlin.base.compression import NAMES
 from merlin.errors import NotADataSetError, ShardError, UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.counts import counts_of
@@ -25,7 +26,7 @@ from merlin.shards.format.counts import counts_of
 SIZE = len(PRESENT)
 
 
-@pytest.fixture(scope="module", params=["none", "gzip", "zstd", "blosc2", "bit"])
+@pytest.fixture(scope="module", params=[*NAMES, "bit"])
 def ens(request, tmp_path_factory):
     more = (
         {"compression": "zstd", "shuffle": "bit"}

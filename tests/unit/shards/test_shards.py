@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from shard_study import FIELDS, make_cmd_study, make_study, values_of
 
 import merlin
+from merlin.base.compression import NAMES
 from merlin.errors import ShardError
 from merlin.ledger.session import make_session
 from merlin.plan.plan import PlannedField
@@ -45,7 +46,7 @@ def test_what_was_collected_is_what_is_read(tmp_path):
         np.testing.assert_array_equal(ens.inputs.array(), np.arange(100.0).reshape(50, 2))
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "blosc2"])
+@pytest.mark.parametrize("compression", NAMES)
 def test_every_compression_holds_the_same_content(tmp_path, compression):
     plain, packed = make_study(tmp_path / "a"), make_study(tmp_path / "b", compression=compression)
     for study in (plain, packed):

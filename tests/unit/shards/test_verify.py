@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from reading_data import PRESENT, make_reading_study
 from shard_study import FIELDS, make_study
 
+from merlin.base.compression import NAMES
 from merlin.errors import NotADataSetError
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
@@ -57,7 +58,7 @@ def only(report):
 # ------------------------------------------------------------------------------------------------ intact
 
 
-@pytest.mark.parametrize("compression", ["none", "gzip", "zstd", "blosc2"])
+@pytest.mark.parametrize("compression", NAMES)
 def test_an_intact_data_set_is_ok_and_every_byte_is_counted(tmp_path, compression):
     directory = make_reading_study(tmp_path / "w", compression=compression).finish()
     seen = []
