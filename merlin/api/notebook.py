@@ -14,7 +14,7 @@ from typing import Any
 
 from merlin.api.study_html import page_html, progress_html
 from merlin.execution.events import Progress
-from merlin.views.study_page import StudyPage
+from merlin.views.study_page import StudyPage, StudyView
 from merlin.workspace.directory import Workspace
 
 UPDATE_S = 0.5  # between two pictures of a run of this process
@@ -65,8 +65,6 @@ class RunView:
 
     def end(self) -> None:
         """Show how the run has ended, well or not."""
-        from merlin.views.study_page import StudyView
-
         if self._output is not None:
             self._output.replace(page_html(StudyView(self._workspace.root).look()))
 

@@ -15,6 +15,7 @@ from merlin.api.extending import next_extension
 from merlin.api.running import run_here
 from merlin.api.study import Study
 from merlin.errors import Diagnostic, UsageError, command_line
+from merlin.execution.conductor import RunOptions
 from merlin.execution.events import Progress
 from merlin.workspace.checking import load_checked
 from merlin.workspace.holding import open_root
@@ -69,8 +70,6 @@ def run(
         workspace = _begin(Path(spec), variables, StudyOptions(samples_file=file), extend)
     if workspace is None:
         return _study(extend)
-    from merlin.execution.conductor import RunOptions
-
     cell = run_here(workspace, RunOptions(workers=workers, may_fork=False), progress)
     study = Study(workspace.root) if extend is None else _study(extend)
     study.shown_in = cell
@@ -78,7 +77,7 @@ def run(
 
 
 def _text(value: Value) -> str:
-    """As it would be typed after --vars."""
+    """Write a value as it would be typed after --vars."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,6 +15,7 @@ from merlin.api.left_to_run import refuse_changed_samples, refuse_published, wit
 from merlin.api.running import run_here
 from merlin.api.study_html import page_html
 from merlin.errors import UsageError
+from merlin.execution.conductor import RunOptions
 from merlin.plan.reopen import Again
 from merlin.status.failures import FailureGroup, group_failures
 from merlin.status.live import is_live
@@ -109,8 +110,6 @@ class Study:
             WorkspaceError: somebody else runs it.
             ExecutionError, KeyboardInterrupt: as `merlin.run`.
         """
-        from merlin.execution.conductor import RunOptions
-
         if steps is not None and not failed:
             raise UsageError("steps says which failed tasks run again; give failed=True, too")
         plan = self._workspace.plan

@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from msgspec import Struct
-
 from merlin.base.text import duration, rate
 from merlin.execution.events import Progress
+from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.plan.task_states import TaskCounts
 from merlin.views.study_page import StudyPage
 
@@ -27,20 +26,12 @@ _TABLE = "border-collapse:collapse;color:inherit;margin:0.3em 0;font-variant-num
 _CELL = "text-align:left;padding:0.1em 0.8em 0.1em 0;background:none;white-space:nowrap"
 
 
-class StepCounts(Struct, frozen=True, kw_only=True):
+class StepCounts(OutcomeCounts, frozen=True, kw_only=True):
     """A line of the table."""
 
     step: str
-    planned: int
-    ok: int
-    failed: int
-    skipped: int
     rate: float | None = None
     eta_s: float | None = None
-
-    @property
-    def missing(self) -> int:
-        return self.planned - self.ok - self.failed - self.skipped
 
 
 def page_html(page: StudyPage) -> str:
@@ -48,7 +39,8 @@ def page_html(page: StudyPage) -> str:
     lines = [
         StepCounts(
             step=step.step, planned=step.planned, ok=step.ok, failed=step.failed, skipped=step.skipped,
-            rate=step.rate if page.state == "running" else None, eta_s=step.eta_s if step.missing else None,
+            missing=step.missing, rate=step.rate if page.state == "running" else None,
+            eta_s=step.eta_s if step.missing else None,
         )
         for step in page.steps
     ]  # fmt: skip
@@ -74,7 +66,7 @@ def _counts(step: str, counts: TaskCounts, progress: Progress, first: Progress) 
     pace = done / seconds if done and seconds > 0 and counts.running else None
     return StepCounts(
         step=step, planned=counts.planned, ok=counts.ok, failed=counts.failed, skipped=counts.skipped,
-        rate=pace, eta_s=counts.missing / pace if pace else None,
+        missing=counts.missing, rate=pace, eta_s=counts.missing / pace if pace else None,
     )  # fmt: skip
 
 

@@ -7,22 +7,23 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.ranges import Range
 from merlin.errors import MerlinError, SpecError, UsageError
 from merlin.ledger.collect_again import badly_collected, ever_taken, to_collect_again
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.code_changes import code_changes
 from merlin.plan.parameters import as_block
-from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan, SamplesInfo, StepKind
 from merlin.plan.revise import Change, find_change
 from merlin.plan.revise_collection import Holds
 from merlin.plan.revise_extension import Revised, because_of_study
 from merlin.plan.study_variables import runtime_variables
+from merlin.spec.load import Spec, load_spec
 from merlin.spec.variables import OUTPUT_PATH
 from merlin.views.rerunning import HasFiles
 from merlin.workspace.acquire import missing_paths
@@ -38,9 +39,6 @@ from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
 from merlin.workspace.text_values import column_uses
 from merlin.workspace.used_samples import has_its_samples, samples_of_plan
 from merlin.workspace.wanted_samples import KnownSamples, WantedSamples, wanted_samples
-
-if TYPE_CHECKING:
-    from merlin.spec.load import Spec
 
 
 class UpdateOptions(Struct, frozen=True, kw_only=True):
@@ -200,8 +198,6 @@ class _Planning:
         return wanted_samples(self.spec, self.options, known, self.variables, folder)
 
     def _block_of_before(self) -> Any:
-        from merlin.spec.load import load_spec
-
         for path in self.study.info.glob("*.expanded.yaml"):
             with suppress(MerlinError):
                 return load_spec(path, allow_undefined=True).document.merlin.samples

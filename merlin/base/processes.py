@@ -1,7 +1,7 @@
 """The processes of this machine, as /proc shows them.
 
-psutil is not used: it knows no sessions, and its time of creation moves when the clock is set, while `start_ticks`
-shows for good whether a process id still means the same process.
+psutil is not used: its time of creation moves when the clock is set, while `start_ticks` shows for good whether a
+process id still means the same process.
 """
 
 from __future__ import annotations

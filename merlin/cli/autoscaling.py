@@ -193,7 +193,7 @@ class Diary:
             self._last = ""
         facts = {"time": now, "move": type(move).__name__.lower(), **_facts(move)}
         line = json.dumps(facts)
-        with self._path.open("a", encoding="utf-8") as file:  # append a line; Merlin never reads this file
+        with self._path.open("a", encoding="utf-8") as file:  # whose last line is read to explain a wait
             file.write(line + "\n")
         self._say(line if self._as_json else f"{datetime.fromtimestamp(now):%H:%M:%S} {_text(move)}")
 

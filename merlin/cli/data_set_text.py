@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from merlin.base.text import size
+from merlin.base.text import count, size
 from merlin.shards.describe import DataSetDescription, source_name
 from merlin.shards.description_rows import (
     NUMBERS,
@@ -52,7 +52,7 @@ def _titled(title: str, content: list[str]) -> list[str]:
 
 
 def _head(facts: DataSetDescription, width: int) -> list[str]:
-    shards = f"{len(facts.data.shards):,} shard" + ("" if len(facts.data.shards) == 1 else "s")
+    shards = count(len(facts.data.shards), "shard")
     splits = (f"{name} {num:,} ({100 * share:.1f}%)" for name, num, share, _ in split_rows(facts))
     some = f"{facts.sizes_from:,} of {shards}"
     pairs = [

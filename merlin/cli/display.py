@@ -15,7 +15,7 @@ from merlin.cli.output import remark
 LINE_EVERY_S = 5.0
 RATE_WINDOW_S = 10.0
 
-Report = Callable[[int, int], None]  # done, in all
+OnProgress = Callable[[int, int], None]  # done, in all
 
 
 def stderr_is_terminal() -> bool:
@@ -89,7 +89,7 @@ class Picture:
 
 
 @contextmanager
-def progress_bar(label: str, unit: str, *, quiet: bool = False) -> Iterator[Report]:
+def progress_bar(label: str, unit: str, *, quiet: bool = False) -> Iterator[OnProgress]:
     """Yield a function to call with how much is done, and how much there is; for "bytes" the rate is shown, too."""
     if quiet:
         yield lambda done, total: None
@@ -101,7 +101,7 @@ def progress_bar(label: str, unit: str, *, quiet: bool = False) -> Iterator[Repo
 
 
 @contextmanager
-def _bar(label: str, unit: str) -> Iterator[Report]:
+def _bar(label: str, unit: str) -> Iterator[OnProgress]:
     from rich import progress
     from rich.console import Console
 
@@ -118,7 +118,7 @@ def _bar(label: str, unit: str) -> Iterator[Report]:
         yield lambda done, total: bars.update(task, completed=done, total=max(1, total))
 
 
-def _lines(label: str, unit: str) -> Report:
+def _lines(label: str, unit: str) -> OnProgress:
     speed = Speed()
     last = time.monotonic()
 

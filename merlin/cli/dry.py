@@ -6,6 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from merlin.base.files import replacing
 from merlin.base.text import count
 from merlin.batch.contract import BatchScheduler
 from merlin.batch.registry import scheduler_of
@@ -43,8 +44,8 @@ def _write(workspace: Workspace, instance: StepInstance) -> int:
             Path(script.directory).mkdir(parents=True, exist_ok=True)
             path = Path(script.directory, f"{instance.script_name}{suffix}{scheduler.script_suffix}")
             first, rest = script.text.split("\n", 1)
-            path.write_text("\n".join([first, *directives, rest]), encoding="utf-8")
-            path.chmod(0o755)
+            with replacing(path, mode=0o755, durable=False) as temporary:
+                temporary.write_text("\n".join([first, *directives, rest]), encoding="utf-8")
             num += 1
     return num
 

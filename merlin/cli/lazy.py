@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with "did you mean" for a name that does not exist."""
+        """Find the command as click does, and suggest a similar one for a name that does not exist."""
         if args and args[0] not in self.lazy_commands and not args[0].startswith("-"):
             from difflib import get_close_matches
 
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
-        """As click does it, without loading every command for its help line."""
+        """Complete names as click does, without loading every command for its help line."""
         found: list[CompletionItem[Any]] = [
             CompletionItem(name, help=text)
             for name, (_, _, text) in self.lazy_commands.items()

@@ -15,7 +15,9 @@ from pathlib import Path
 import click
 
 from merlin import __version__
+from merlin.base.files import written_name
 from merlin.base.processes import give_way
+from merlin.base.text import count
 from merlin.cli.lazy import LazyGroup
 from merlin.cli.pacing import paced
 from merlin.errors import ConfigError, MerlinError, SpecError
@@ -222,7 +224,7 @@ def _explain(error: MerlinError, args: Sequence[str], debug: bool) -> int:
             print(diagnostic.render(), file=sys.stderr)
         num = sum(d.severity == "error" for d in error.diagnostics)
         runs = _command_of(args) in _RUN
-        _say(f"{num} error{'s' if num != 1 else ''}{'; nothing was run' if runs else ''}")
+        _say(f"{count(num, 'error')}{'; nothing was run' if runs else ''}")
     else:
         _say(f"error: {error}")
     return error.exit_code
@@ -261,8 +263,6 @@ def _environment_failed(error: OSError, args: Sequence[str], debug: bool) -> int
     """A full disk, a missing permission: not a bug, as long as the operating system says what it is."""
     if error.errno is None or error.strerror is None:
         return _unexpected(error, args, debug)
-    from merlin.base.files import written_name
-
     if debug:
         traceback.print_exception(error)
     where = f": {written_name(error.filename)}" if isinstance(error.filename, str | bytes) else ""

@@ -11,6 +11,9 @@ from merlin.cli.output import print_json, remark
 from merlin.cli.running import Work, run_works, told
 from merlin.cli.updating import update_study
 from merlin.errors import command_line
+from merlin.execution.conductor import RunOptions
+from merlin.ledger.replay import replay
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.snapshot import take_snapshot
 from merlin.workspace.directory import Workspace, members
 
@@ -26,8 +29,6 @@ def remake_data_sets(
 
     Raises UsageError, and changes nothing, if something else would run; else as `update_study`.
     """
-    from merlin.execution.conductor import RunOptions
-
     study, _ = update_study(
         spec, options, path, UpdateOptions(), yes=True, as_json=as_json, check=refuse_other_changes
     )
@@ -50,8 +51,5 @@ def remake_data_sets(
 
 def _is_open(study: Workspace, ids: tuple[str, ...]) -> bool:
     """Whether some tasks of these step instances have not ended."""
-    from merlin.ledger.replay import replay
-    from merlin.plan.tasks import NO_OUTCOME, Outcome
-
     outcomes = replay(study.ledger_dir, study.plan).outcomes
     return any(outcomes[id].ranges((NO_OUTCOME, Outcome.INTERRUPTED)) for id in ids)

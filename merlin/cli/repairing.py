@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from merlin.api.left_to_run import refuse_published
+from merlin.base.ranges import format_ranges, to_ranges
 from merlin.base.text import count
 from merlin.cli.output import remark
 from merlin.cli.progress import choose_display
@@ -16,7 +17,6 @@ from merlin.errors import ShardError, WorkspaceError, command_line
 from merlin.execution.repair import Repair, RepairResult
 from merlin.plan.plan import StepInstance
 from merlin.shards.format.manifest_file import DataSet, read_manifest
-from merlin.shards.format.rows import format_ranges, to_ranges
 from merlin.shards.proving.origin import find_aggregate
 from merlin.shards.proving.repair import lend, plan_repair, take_over
 from merlin.shards.proving.verify import VerifyReport

@@ -10,13 +10,14 @@ import click
 from msgspec import Struct
 
 from merlin.api.left_to_run import refuse_changed_samples, refuse_running
+from merlin.base.ranges import Range, merged
 from merlin.base.records import to_plain
 from merlin.base.text import count
 from merlin.cli import publishing
 from merlin.cli.output import print_json, print_table
 from merlin.cli.running import Work, run_works, told
 from merlin.errors import UsageError, command_line
-from merlin.plan.pieces import Range, merged
+from merlin.plan.job_policy import needs_no_workers
 from merlin.plan.reopen import Again
 from merlin.views.rerunning import Choice, Rerun, reruns
 from merlin.workspace.directory import Workspace
@@ -55,8 +56,6 @@ def run_again(workspace: Workspace, choice: Choice, how: RerunManner) -> int:
 
 
 def _broker(workspace: Workspace, how: RerunManner) -> Config | None:
-    from merlin.plan.job_policy import needs_no_workers
-
     local = how.local or needs_no_workers(workspace.plan.instances)
     return publishing.broker_for(workspace.path, local=local, num_workers=how.num_workers)
 

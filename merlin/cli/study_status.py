@@ -8,6 +8,7 @@ from typing import Any
 
 from merlin.base.text import count, duration, rate
 from merlin.cli.advice import next_commands, on_failed_input, reconciled
+from merlin.cli.outcome_bar import COLOURS, FILLS, bar
 from merlin.cli.output import console, plain, print_json
 from merlin.errors import command_line
 from merlin.plan.outcome_counts import OUTCOMES
@@ -18,9 +19,7 @@ from merlin.views.live import AskServers, LiveStudy, live_study
 from merlin.workspace.directory import Workspace, shown_together
 
 BAR_WIDTH = 30
-_FILLS = {"ok": "█", "failed": "▓", "skipped": "▒", "missing": "·"}
 _CB_FILLS = {"ok": "#", "failed": "X", "skipped": "/", "missing": "."}
-_COLOURS = {"ok": "green", "failed": "red", "skipped": "yellow", "missing": ""}
 
 
 def show_status(workspace: Workspace, *, as_json: bool, dump: Path | None, cb_help: bool) -> None:
@@ -88,12 +87,12 @@ def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:
     out = console()
     for step in snapshot.steps:
         line = Text(f"{step.step:<{width}}  ")
-        for kind, piece in bar(step, _CB_FILLS if cb_help else _FILLS):
-            line.append(piece, style="" if cb_help else _COLOURS[kind])
+        for kind, piece in bar(step, BAR_WIDTH, _CB_FILLS if cb_help else FILLS):
+            line.append(piece, style="" if cb_help else COLOURS[kind])
         line.append(f"  {step.ok:,} ok")
         for kind in ("failed", "skipped", "missing"):
             if getattr(step, kind):
-                line.append(f", {getattr(step, kind):,} {kind}", style="" if cb_help else _COLOURS[kind])
+                line.append(f", {getattr(step, kind):,} {kind}", style="" if cb_help else COLOURS[kind])
         line.append(f" of {step.planned:,}")
         for fact in _pace(step, snapshot):
             line.append(f"  {fact}")
@@ -114,15 +113,6 @@ def _pace(step: StepStatus, snapshot: Snapshot) -> list[str]:
 def left(eta: Eta) -> str:
     """ "12 s (9.0 s to 20 s)"."""
     return f"{duration(eta.mid_s)} ({duration(eta.low_s)} to {duration(eta.high_s)})"
-
-
-def bar(step: StepStatus, fills: Mapping[str, str], width: int = BAR_WIDTH) -> list[tuple[str, str]]:
-    """Pieces (outcome, text) of a bar, together `width` long; every outcome that occurs has a cell."""
-    counts = {kind: getattr(step, kind) for kind in fills}
-    cells = {kind: max(num > 0, num * width // max(1, step.planned)) for kind, num in counts.items()}
-    largest = max(cells, key=lambda kind: cells[kind])
-    cells[largest] += width - sum(cells.values()) if step.planned else 0
-    return [(kind, fills[kind] * num) for kind, num in cells.items()]
 
 
 def show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> None:

@@ -78,7 +78,7 @@ def nodes_of(batch: Batch, options: JobOptions) -> int:
 
 
 def require_jobs(path: Path, name: str, *, other: str = "") -> None:
-    """Raises UsageError where `name` is no scheduler; `other` is an option that names one, if there is any."""
+    """Raise UsageError where `name` is no scheduler; `other` is an option that names one, if there is any."""
     if scheduler_of(name).programs:
         return
     known = (installed() or ["slurm"])[0]

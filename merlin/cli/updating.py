@@ -21,7 +21,8 @@ from merlin.base.text import count
 from merlin.cli import execute
 from merlin.cli.output import print_json, print_table, remark
 from merlin.errors import UsageError, command_line
-from merlin.plan.change_words import some_are
+from merlin.execution.conductor import RunOptions
+from merlin.plan.change_words import first_reasons, some_are
 from merlin.plan.revise_collection import added
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import Outcome
@@ -36,10 +37,9 @@ if TYPE_CHECKING:
     from merlin.workspace.options import StudyOptions
 
 ASK_SHARE = 0.05  # the share of the time spent so far; to repeat more than this, the user is asked
-MAX_REASONS = 3  # that are shown of a step
 
 
-class StepLine(Struct, frozen=True, kw_only=True):
+class StepChange(Struct, frozen=True, kw_only=True):
     """What becomes of a step, over its instances and the study's extensions."""
 
     step: str
@@ -72,7 +72,6 @@ class Manner(Struct, frozen=True, kw_only=True):
 def run_update(spec: Spec, options: StudyOptions, path: Path, config: Config | None, how: Manner) -> int:
     """Update the study at `path`, and run what is to run of it, here or on workers; returns the exit code."""
     from merlin.cli.running import Work, run_works, told
-    from merlin.execution.conductor import RunOptions
 
     choice = UpdateOptions(keep=how.keep, rerun_code=how.changed_code)
     if how.is_dry:
@@ -146,7 +145,7 @@ def update_study(
 
 
 def _ask(update: Update) -> None:
-    lines = list(step_lines(update))
+    lines = list(step_changes(update))
     again_s, all_s = sum(each.again_s for each in lines), sum(each.again_s + each.kept_s for each in lines)
     num_again = sum(each.again for each in lines)
     gone = ", ".join(each.step for each in lines if each.what == "gone")
@@ -166,7 +165,7 @@ def _ask(update: Update) -> None:
     click.confirm(f"{question[0].upper()}{question[1:]}?", abort=True, err=True)
 
 
-def step_lines(update: Update) -> Iterator[StepLine]:
+def step_changes(update: Update) -> Iterator[StepChange]:
     """The steps in the order of the plan, then those that are gone."""
     found: dict[str, list[tuple[str, Any, float]]] = {}
     for member in update.members:
@@ -177,7 +176,7 @@ def step_lines(update: Update) -> Iterator[StepLine]:
     per_sample = {each.step for each in update.members[0].plan.instances if each.per_sample}
     for step, several in found.items():
         kinds = {what for what, _, _ in several}
-        yield StepLine(
+        yield StepChange(
             step=step,
             what=kinds.pop() if len(kinds) == 1 else "changed",
             why=tuple(dict.fromkeys(why for _, each, _ in several for why in each.why)) + _partly(several),
@@ -204,7 +203,7 @@ def _partly(several: list[tuple[str, Any, float]]) -> tuple[str, ...]:
 
 
 def _core_seconds_per_task(member: MemberUpdate) -> dict[str, float]:
-    """By step instance, what a task has taken: its time on all of its cores."""
+    """What a task of each step instance has taken: its time on all of its cores."""
     found = {}
     for instance in member.workspace.plan.instances:
         headers = [entry.header for entry in member.state.entries(instance.id) if entry.header.elapsed_s > 0]
@@ -216,7 +215,7 @@ def _core_seconds_per_task(member: MemberUpdate) -> dict[str, float]:
 
 def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
     """Print what an update changes; `next_command` does it, if this one does not."""
-    lines = list(step_lines(update))
+    lines = list(step_changes(update))
     if as_json:
         print_json(
             {
@@ -265,7 +264,7 @@ def _show_code(update: Update) -> None:
         print(f"made with {line}")
 
 
-def _why(line: StepLine) -> str:
+def _why(line: StepChange) -> str:
     if line.what == "same" and line.again:
         if line.has_lost:
             taken = (
@@ -282,9 +281,7 @@ def _why(line: StepLine) -> str:
         return "not ended yet"
     if line.what != "changed":
         return "kept by --keep" if line.is_kept else line.what
-    more = len(line.why) - MAX_REASONS
-    words = "; ".join(line.why[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
-    return words or "changed"
+    return first_reasons(line.why) or "changed"
 
 
 def _core_time(seconds: float) -> str:

@@ -25,7 +25,7 @@ MAX_ALL_FOLDERS = 500  # of all specs, for `merlin list`
 
 
 class _Noted(Struct, frozen=True):
-    """The file."""
+    """The content of the file that remembers where studies lie."""
 
     format: int = FORMAT
     places: dict[str, list[str]] = field(default_factory=dict)  # spec -> directories, the last one first

@@ -88,7 +88,7 @@ class FollowedStudy:
         return await self._kept.latest("failures", state, self._slowly(make))
 
     async def read_all(self, key: Hashable, make: Callable[[StudyView], bytes]) -> bytes:
-        """As `read`, for a `make` that takes long: it does not delay the next look at the study."""
+        """Do what `read` does for a `make` that takes long: it does not delay the next look at the study."""
         await self._look_if_old()
         return await self._kept.get(key, _ledger_state(self.page), self._slowly(make))
 

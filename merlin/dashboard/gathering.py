@@ -63,7 +63,7 @@ class Gatherer:
         return lines, ids
 
     def _pages(self, ids: dict[Path, str]) -> list[StudyPage]:
-        """Of the studies that are not over, and of all that were named."""
+        """The pages of the studies that are not over, and of all that were named."""
         found = {page.workspace: page for place in self._places for page in place.pages()}
         for path in self._named:
             view = self._views.setdefault(ids[path], StudyView(path, id=ids[path]))

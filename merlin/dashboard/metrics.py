@@ -39,8 +39,8 @@ class Listing(Protocol):
     def seen(self) -> StudyList: ...
 
 
-class Hub(Protocol):
-    """What the dashboard knows."""
+class MetricSources(Protocol):
+    """Where the numbers come from: the list of studies, and the pages that are open."""
 
     @property
     def listing(self) -> Listing: ...
@@ -51,8 +51,8 @@ class Hub(Protocol):
 class Metrics:
     """The metrics of a dashboard, in its event loop. What takes time is read in a thread, and shown next time."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub, self._details, self._ended = hub, DetailsReader(), EndedPages()
+    def __init__(self, sources: MetricSources) -> None:
+        self._sources, self._details, self._ended = sources, DetailsReader(), EndedPages()
 
     async def exposition(self) -> bytes:
         """The metrics now; the text of thousands of series is written in a thread."""
@@ -60,7 +60,7 @@ class Metrics:
 
     def _measure(self) -> Measured:
         began = time.monotonic()
-        at_work, listed = self._hub.open_pages(), self._hub.listing.seen().studies
+        at_work, listed = self._sources.open_pages(), self._sources.listing.seen().studies
         there = {line.workspace for line in listed}
         pages = [*at_work, *(page for page in self._ended.latest(at_work) if page.workspace in there)]
         measured = Measured(

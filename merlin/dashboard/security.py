@@ -50,7 +50,7 @@ class Door:
 
     @property
     def cookie_name(self) -> str:
-        """With the port, because a browser does not keep cookies of different ports apart."""
+        """The name has the port in it, because a browser does not keep cookies of different ports apart."""
         return f"merlin_dashboard_{self.port}"
 
     def lets_in(self, asked: Asked) -> bool:

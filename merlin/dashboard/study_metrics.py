@@ -94,7 +94,7 @@ def _add_if(families: Families, name: str, value: float | None, study: str) -> N
 
 
 def _names(steps: Sequence[StepLine]) -> dict[str, str]:
-    """By step, the label of its series."""
+    """The label of the series of each step."""
     room = len(steps) if len(steps) <= MAX_STEPS else MAX_STEPS - 1
     return {line.step: line.step if number < room else REST for number, line in enumerate(steps)}
 

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.ranges import Range, merged
 from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.wire import received
@@ -24,7 +25,6 @@ from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.durations import Spread, added, spread_of
 from merlin.plan.memories import Death, Deferral
-from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import Plan
 from merlin.plan.reopen import NOTHING, Again, reopen
 from merlin.plan.restrict import restrict

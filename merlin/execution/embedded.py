@@ -20,6 +20,7 @@ from merlin.execution.notices import Notices, recorder
 from merlin.execution.orphans import kill_orphans
 from merlin.execution.places import places_for
 from merlin.execution.pool import WorkerProcess
+from merlin.execution.recorded import described
 from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import Walltime
 from merlin.execution.wire import Message, received
@@ -326,7 +327,7 @@ class _Run:
             self._conductor.lost(chunk, now, crash=died)
         if self._scheduler.stop_now:
             return
-        what = f" with tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}" if chunk is not None else ""
+        what = f" with {described(chunk)}" if chunk is not None else ""
         self._conductor.event("worker_lost", worker=worker.name, pid=worker.process.pid, died=died)
         self.observer.note(f"worker {worker.name} was lost{what} ({died}); log: {worker.log}")
         self._announce_stop()

@@ -252,7 +252,7 @@ def _load(num_threads: int) -> None:
 
 
 def _serve_on(fd: int, greeting: bytes) -> int:
-    """Be a server, or a process that a server has made; returns its exit code."""
+    """Serve, then run what a copied process has to run; return the exit code."""
     gc.freeze()  # looking for garbage in this memory would copy it
     run = _serve(fd, greeting)
     return 0 if run is None else run()
@@ -295,7 +295,7 @@ def _serve(fd: int, greeting: bytes) -> Callable[[], int] | None:
 
 
 def _work(argv: list[str]) -> int:
-    """Be a worker process."""
+    """Run a worker in this copy; return its exit code."""
     from merlin.execution import worker
 
     if "numpy.random" in sys.modules:  # else it is loaded when it is used, and is new then
@@ -304,7 +304,7 @@ def _work(argv: list[str]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Be the server, in a new Python: `python -m merlin.execution.fork_server SOCKET THREADS`."""
+    """Run the server, which `python -m merlin.execution.fork_server SOCKET THREADS` starts."""
     fd, num_threads = map(int, argv)
     os.set_inheritable(fd, False)
     signal.signal(

@@ -21,15 +21,16 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
+from merlin.base.ranges import merged
 from merlin.batch.here import find_end
-from merlin.errors import ExecutionError, LeaseLostError, LedgerError, MerlinError
+from merlin.errors import ExecutionError, LeaseLostError, MerlinError
 from merlin.execution.job_folder import WORKER_PREFIX, JobFolder, StepJob
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.recorded import recorded_outcomes
+from merlin.execution.recorded import described, recorded_outcomes
 from merlin.execution.walltime import Walltime
 from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
-from merlin.plan.pieces import Run, merged, part_of
+from merlin.plan.pieces import Run, part_of
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace, open_same
@@ -108,13 +109,7 @@ class _JobRun:
         """Run what is left of the chunk, and report. Raises LeaseLostError if the chunk was given to somebody else."""
         self._claim = self._folder.claim()
         job = self._job
-        log.info(
-            "job %s runs tasks [%d, %d) of %s",
-            job.id or job.name,
-            job.chunk.lo,
-            job.chunk.hi,
-            job.chunk.instance,
-        )
+        log.info("job %s runs %s", job.id or job.name, described(job.chunk))
         before = self._recorded() if self._claim > 1 else ()  # the scheduler has started it again
         left = _without(job.chunk, before)
         report = (
@@ -128,13 +123,9 @@ class _JobRun:
 
     def _recorded(self, prefix: str = "") -> tuple[Run, ...]:
         job = self._job
-        try:
-            return recorded_outcomes(
-                self._workspace, job.chunk, session=job.session, worker=self._name, prefix=prefix
-            )
-        except LedgerError as error:  # the submitting side reads the ledger, too
-            log.warning("%s", error)
-            return ()
+        return recorded_outcomes(
+            self._workspace, job.chunk, log, session=job.session, worker=self._name, prefix=prefix
+        )
 
     # ------------------------------------------------------------------ the process
 

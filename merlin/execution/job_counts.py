@@ -29,7 +29,7 @@ class StepJobCounts(Struct, frozen=True, kw_only=True):
 
 
 def count_jobs(jobs: Iterable[StepJob]) -> list[StepJobCounts]:
-    """By step instance, as the scheduler described them last."""
+    """Count the jobs of each step instance, as the scheduler described them last."""
     by_instance: dict[tuple[str, str], list[StepJob]] = {}
     for job in jobs:
         by_instance.setdefault((job.chunk.instance, job.scheduler), []).append(job)

@@ -30,7 +30,7 @@ FLUSH_TASKS = 5000  # or this many tasks
 PERMISSION_S = 1.0  # how long the permission to commit is valid; less than any lease
 
 Outputs = dict[str, NDArray[Any]]
-ProgressCallback = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 class EndedTask(Struct, frozen=True):
@@ -55,7 +55,7 @@ class ChunkJournal:
         chunk: Chunk,
         worker: str,
         ledger: LedgerWriter,
-        on_progress: ProgressCallback | None,
+        on_progress: OnProgress | None,
         fence: Callable[[], None] | None = None,
         take_rows: TakeRows | None = None,
     ) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from merlin.base.ranges import Range, to_ranges
 from merlin.errors import ShardError, WorkspaceError
 from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import INTERRUPTED, run_embedded
@@ -29,10 +30,9 @@ from merlin.plan.reopen import Again
 from merlin.plan.restrict import with_upstream
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.shards.format.manifest_file import DataSet, read_manifest
-from merlin.shards.format.rows import row_map, to_ranges
+from merlin.shards.format.rows import NO_ROWS, row_map
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
 from merlin.shards.proving import repair as rebuild
-from merlin.shards.proving.damage import NO_ROWS
 from merlin.shards.proving.expected import expected_rows, sample_ids, tasks_of
 from merlin.shards.proving.origin import has_manifest_outcome, manifest_instance, promised
 from merlin.shards.proving.repair import RepairPlan, plan_repair
@@ -44,7 +44,6 @@ from merlin.workspace.directory import Workspace, members
 from merlin.workspace.holding import lock
 
 Array = np.ndarray[Any, Any]
-Range = tuple[int, int]
 Watch = Callable[[], AbstractContextManager[Observer]]
 
 MAX_ROUNDS = 4
@@ -73,6 +72,7 @@ class RepairResult(Struct):
 
     def to_json(self) -> dict[str, Any]:
         """For programs; samples as ranges [lo, hi)."""
+        # not `to_plain`: arrays become ranges, sets become sorted, and whether the content is the same is computed
         samples = ("ran_again", "collected_again", "failed", "changed")
         return {
             **{name: to_ranges(np.unique(getattr(self, name))) for name in samples},

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.assignment import Assignment
 from merlin.execution.functions import TAIL_CHARS, FunctionRunner
-from merlin.execution.journal import ChunkJournal, EndedTask, ProgressCallback
+from merlin.execution.journal import ChunkJournal, EndedTask, OnProgress
 from merlin.execution.shard_runner import ShardRunner
 from merlin.execution.shell import machine_error, task_environment
 from merlin.execution.shell_runner import ShellRunner
@@ -39,7 +39,7 @@ class ChunkRunner:
         workspace: Workspace,
         worker: str,
         ledger: LedgerWriter,
-        on_progress: ProgressCallback | None = None,
+        on_progress: OnProgress | None = None,
         should_stop: Callable[[], bool] = lambda: False,
         wake_fd: int | None = None,
         fence: Callable[[], None] | None = None,

@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from msgspec import Struct
 
+from merlin.base.ranges import stretches
 from merlin.plan.plan import StepInstance
 from merlin.spec.variables import value_variable
 from merlin.workspace.directory import Workspace
@@ -53,7 +54,7 @@ class ScriptTemplate:
 
     def scripts(self, tasks: Sequence[int]) -> Iterator[Script]:
         """The scripts of the tasks, which are in order; contiguous ranges of them are filled together."""
-        for lo, hi in _ranges(tasks):
+        for lo, hi in stretches(tasks):
             yield from self._range(lo, hi)
 
     def _range(self, lo: int, hi: int) -> Iterator[Script]:
@@ -121,12 +122,3 @@ class ScriptTemplate:
 
 def _escape(text: str) -> str:
     return text.replace("%", "%%")
-
-
-def _ranges(tasks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Maximal contiguous ranges of an increasing sequence."""
-    first = 0
-    for end in range(1, len(tasks) + 1):
-        if end == len(tasks) or tasks[end] != tasks[end - 1] + 1:
-            yield tasks[first], tasks[end - 1] + 1
-            first = end

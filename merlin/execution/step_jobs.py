@@ -23,6 +23,7 @@ from merlin.execution.job_errands import Client, Errands
 from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, put_away_unusable, reported
 from merlin.execution.job_schedulers import is_installed, lacks_program, scheduler_client
 from merlin.execution.job_script import job_script
+from merlin.execution.recorded import described
 from merlin.plan.job_policy import JobPolicy, job_policy
 from merlin.plan.parameters import path_safe
 from merlin.plan.pieces import Run, clip, num_tasks, pieces_of
@@ -106,7 +107,7 @@ class StepJobs:
         known = {instance.id for instance in scheduler.plan.instances}
         for job in self.adopt():
             if job.chunk.instance in known and scheduler.adopt(job.chunk):
-                self._notes.append(f"goes on with job {job.id or job.name} for {_described(job.chunk)}")
+                self._notes.append(f"goes on with job {job.id or job.name} for {described(job.chunk)}")
 
     def hurry(self, now: float) -> None:
         """Wait no longer for the jobs of a study that stops."""
@@ -333,7 +334,7 @@ class StepJobs:
         """The report on a job that ended without its own."""
         chunk, has_begun = live.job.chunk, live.folder.num_claims() > 0
         how = f"{ended.state}{f': {ended.reason}' if ended.reason else ''}"
-        self._notes.append(f"job {live.job.id} of {_described(chunk)} ended without a report ({how})")
+        self._notes.append(f"job {live.job.id} of {described(chunk)} ended without a report ({how})")
         said = live.folder.output_tail()
         # a job that its scheduler does not know may still run
         self._give_up([live], must_cancel=ended.state is JobState.UNKNOWN)
@@ -343,7 +344,7 @@ class StepJobs:
             if self._num_false_starts < MAX_FALSE_STARTS:
                 return report
             what = f"{self._num_false_starts} jobs in a row ended before they began ({how})"
-            last = f"the last one was {live.job.id} of {_described(chunk)}" + (
+            last = f"the last one was {live.job.id} of {described(chunk)}" + (
                 f"; it said:\n{said}" if said else ""
             )
             return replace(report, trouble=f"{what}; {last}")
@@ -394,7 +395,3 @@ def policies(workspace: Workspace) -> dict[str, JobPolicy]:
 def _first_left(chunk: Chunk, done: Iterable[Run]) -> tuple[int, ...]:
     ended = {task for a, b, _ in done for task in range(a, b)}
     return tuple(task for task in chunk.task_ids() if task not in ended)[:1]
-
-
-def _described(chunk: Chunk) -> str:
-    return f"tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from merlin.base.ranges import Range, merged
 from merlin.ledger.entries import LedgerEntry, payloads
 from merlin.ledger.format import Kind
 from merlin.ledger.records import RESET, RangeRecord
 from merlin.ledger.resets import whence
-from merlin.plan.pieces import Range, merged
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
 

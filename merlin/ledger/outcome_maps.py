@@ -5,11 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from merlin.base.ranges import merged
 from merlin.ledger.entries import LedgerEntry, Order, runs_of
 from merlin.ledger.format import Kind
 from merlin.ledger.records import RESET
 from merlin.ledger.resolve import Run, apply_run
-from merlin.plan.pieces import merged
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 
+from merlin.base.ranges import Range
 from merlin.ledger.format import MIXED, BlockId, Encoding, Kind, RecordHeader, iter_blocks, iter_runs
-from merlin.plan.pieces import Range, Run
+from merlin.plan.pieces import Run
 from merlin.plan.tasks import Outcome, ReturnCode
 
 _CHOSEN = struct.pack("<h", ReturnCode.SOFT_FAIL)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from merlin.base.ranges import Range
 from merlin.ledger.records import RESET, RangeRecord
-from merlin.plan.pieces import Range
 from merlin.plan.tasks import FROM_FILES
 
 RUN_AGAIN = "to be run again"

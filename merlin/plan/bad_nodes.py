@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from merlin.plan.pieces import Range, Run, merged
+from merlin.base.ranges import Range, merged
+from merlin.plan.pieces import Run
 from merlin.plan.tasks import Outcome
 
 MIN_FAILURES = 3  # different samples, none of which ended ok in between

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
+from merlin.base.text import count
+
+MAX_REASONS = 3  # that are shown of a step
 _WIDTH = 40  # characters of a value that are shown
 _BEFORE = 10  # of these, how many stand before the first that differs
 
@@ -37,6 +40,12 @@ def some_are(ids: Iterable[str], what: str) -> str:
     return f"{names[0]} and {len(names) - 1:,} more are {what}"
 
 
+def first_reasons(reasons: Sequence[str]) -> str:
+    """ "a; b; c; and 2 more": why a step has changed, in short; "" if there are none."""
+    more = len(reasons) - MAX_REASONS
+    return "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
+
+
 def _parts(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
     """The parts of two mappings, or of two lists of such of the same length: name, old and new value."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
@@ -57,7 +66,7 @@ def _is_nested(value: Any) -> bool:
 def _changed_lines(old: list[str], new: list[str]) -> str:
     places = [op for op in SequenceMatcher(None, old, new, autojunk=False).get_opcodes() if op[0] != "equal"]
     num = sum(max(op[2] - op[1], op[4] - op[3]) for op in places)
-    more = f", and {num - 1} more line{'s' if num > 2 else ''}" if num > 1 else ""
+    more = f", and {count(num - 1, 'more line')}" if num > 1 else ""
     kind, i, _, j, _ = places[0]
     if kind == "insert":
         return f"line {j + 1} is new: {_cut(new[j].strip(), 0)}{more}"

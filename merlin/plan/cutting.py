@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from merlin.plan.pieces import Range, Run, chunk_of
+from merlin.base.ranges import Range
+from merlin.plan.pieces import Run, chunk_of
 from merlin.plan.plan import StepKind
 from merlin.plan.readiness import absent_rows
 from merlin.plan.task_states import READY, InstanceState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from merlin.plan.pieces import Range, merged
+from merlin.base.ranges import Range, merged
 from merlin.plan.plan import Plan, StepInstance
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import FAILURES, Outcome
@@ -22,13 +22,13 @@ class OutcomeRecord(Protocol):
     """What is known of the ends of tasks, the quick answers first; the ledger's replay is one."""
 
     def counts(self) -> Mapping[str, Mapping[int, int]]:
-        """Tasks by outcome, any failure as FAILED."""
+        """Return the number of tasks by outcome, by step instance; any failure counts as FAILED."""
 
     def may_have_soft_failures(self, instance: str) -> bool:
-        """False if there are none."""
+        """Return False if the step instance certainly has none."""
 
     def outcomes_of(self, instance: str) -> RunMap:
-        """Task by task."""
+        """Return the outcome of each task of a step instance."""
 
 
 def num_on_failed_input(plan: Plan, record: OutcomeRecord) -> dict[str, int]:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from merlin.plan.pieces import Range, pieces_of
+from merlin.base.ranges import Range
+from merlin.plan.pieces import pieces_of
 from merlin.plan.runs import RunMap
 from merlin.plan.task_states import READY, InstanceState
 from merlin.plan.tasks import Chunk

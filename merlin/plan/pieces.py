@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from merlin.base.ranges import Range, merged, total
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Chunk
 
-Range = tuple[int, int]
 Run = tuple[int, int, int]
 
 
@@ -28,7 +28,7 @@ def pieces_of(chunk: Chunk) -> list[Range]:
 
 
 def num_tasks(chunk: Chunk) -> int:
-    return chunk.hi - chunk.lo - sum(b - a for a, b in chunk.holes)
+    return chunk.hi - chunk.lo - total(chunk.holes)
 
 
 def chunk_of(pieces: list[Range], *, instance: str, attempt: int) -> Chunk:
@@ -61,40 +61,6 @@ def halves(chunk: Chunk) -> list[Chunk]:
         right += [(cut, b)] if b > cut else []
     parts = [part_of(chunk, pieces) for pieces in (left, right)]
     return [replace(part, isolate=num_tasks(part) == 1) for part in parts]
-
-
-def merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same numbers as sorted ranges with gaps in between."""
-    out: list[Range] = []
-    for a, b in sorted(ranges):
-        if out and out[-1][1] >= a:
-            out[-1] = (out[-1][0], max(b, out[-1][1]))
-        else:
-            out.append((a, b))
-    return out
-
-
-def within(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """The numbers of the first ranges that are in the others, too."""
-    ranges = merged(ranges)
-    return without(ranges, without(ranges, others))
-
-
-def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
-    """The numbers of the first ranges that are in none of the others."""
-    out: list[Range] = []
-    cuts = merged(others)
-    at = 0  # no cut before it reaches what is left
-    for lo, hi in merged(ranges):
-        while at < len(cuts) and cuts[at][0] < hi:
-            a, b = cuts[at]
-            out += [(lo, a)] if a > lo else []
-            lo = max(lo, b)
-            if b > hi:
-                break  # it reaches into the next range, too
-            at += 1
-        out += [(lo, hi)] if lo < hi else []
-    return out
 
 
 def clip(runs: Iterable[Run], pieces: list[Range]) -> Iterator[Run]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from merlin.plan.pieces import Range, merged
+from merlin.base.ranges import Range, merged
 from merlin.plan.task_states import ENDED, FAILED, NOT_ENDED, SKIPPED, WAITING, InstanceState
 from merlin.plan.tasks import FAILURES, Chunk
 

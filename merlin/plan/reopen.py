@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
 
+from merlin.base.ranges import Range, merged
 from merlin.plan.failed_input import RAN, passing_failures
-from merlin.plan.pieces import Range, merged, shards_over
+from merlin.plan.pieces import shards_over
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import FAILURES, Outcome

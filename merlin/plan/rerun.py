@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from merlin.plan.pieces import Range, merged, shards_over
+from merlin.base.ranges import Range, merged
+from merlin.plan.pieces import shards_over
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.reopen import reopen
 from merlin.plan.restrict import with_upstream

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
+from merlin.base.ranges import Range
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
-
-Range = tuple[int, int]
 
 
 def restrict(plan: Plan, ids: Collection[str]) -> Plan:

@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from merlin.base.ranges import Range, merged, without
 from merlin.base.records import to_plain
 from merlin.plan.change_words import changed, changes
 from merlin.plan.differences import anywhere
-from merlin.plan.pieces import Range, merged, without
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.plan_io import relocate
 from merlin.plan.reopen import reopen

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from merlin.base.ranges import Range, merged, within, without
 from merlin.base.records import to_plain
-from merlin.plan.pieces import Range, merged, within, without
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.rerun import HasFiles
 from merlin.plan.restrict import may_lack

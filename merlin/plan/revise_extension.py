@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
+from merlin.base.ranges import Range
 from merlin.plan.growing import users_of_data_sets
-from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan
 from merlin.plan.revise import Change
 

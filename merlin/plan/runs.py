@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+from merlin.base.ranges import Range
 from merlin.plan.tasks import NO_OUTCOME
 
 
@@ -90,10 +91,10 @@ class RunMap:
             at = end
             i += 1
 
-    def ranges(self, values: Iterable[int], lo: int = 0, hi: int | None = None) -> list[tuple[int, int]]:
+    def ranges(self, values: Iterable[int], lo: int = 0, hi: int | None = None) -> list[Range]:
         """Maximal ranges in [lo, hi) whose value is one of `values`."""
         wanted = frozenset(values)
-        out: list[tuple[int, int]] = []
+        out: list[Range] = []
         for a, b, value in self.runs(lo, hi):
             if value in wanted:
                 if out and out[-1][1] == a:

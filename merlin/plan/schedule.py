@@ -13,6 +13,7 @@ from math import inf
 
 from msgspec.structs import replace
 
+from merlin.base.ranges import Range
 from merlin.errors import ExecutionError
 from merlin.plan.backlog import Backlog
 from merlin.plan.chunking import LEAST_S
@@ -23,7 +24,7 @@ from merlin.plan.failure_limits import cause_of_loss, cause_of_overrun, has_fail
 from merlin.plan.fit import Need, Room
 from merlin.plan.memories import Death, Deferral, Memories, still_ready
 from merlin.plan.open_work import needs, open_work
-from merlin.plan.pieces import Range, Run, clip, halves, narrowed, num_tasks, part_of, pieces_of
+from merlin.plan.pieces import Run, clip, halves, narrowed, num_tasks, part_of, pieces_of
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
 from merlin.plan.task_states import (

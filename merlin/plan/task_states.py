@@ -56,6 +56,11 @@ class TaskCounts(Struct, frozen=True, kw_only=True):
     def missing(self) -> int:
         return self.planned - self.ok - self.failed - self.skipped
 
+    @property
+    def startable(self) -> int:
+        """Tasks that could run now, or do run."""
+        return self.ready + self.queued + self.running
+
 
 class SourceGroup:
     """What one target waits for as a unit (an `all` entry): satisfied when every source has ended completely."""

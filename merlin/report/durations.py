@@ -33,7 +33,7 @@ class Durations(Struct, frozen=True, kw_only=True):
 
 
 class StepDurations(Struct, frozen=True, kw_only=True):
-    """By step; the classes are evenly spaced between the logarithms of `low_s` and `high_s`."""
+    """The durations by step; their classes are evenly spaced between the logarithms of `low_s` and `high_s`."""
 
     low_s: float
     high_s: float

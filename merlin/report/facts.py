@@ -20,7 +20,7 @@ from merlin.workspace.directory import Workspace, members
 from merlin.workspace.provenance import Provenance, read_provenance
 
 
-class StudyFacts(Struct, frozen=True, kw_only=True):
+class ReportFacts(Struct, frozen=True, kw_only=True):
     """A study with its extensions at one moment."""
 
     page: StudyPage
@@ -42,7 +42,7 @@ class StudyFacts(Struct, frozen=True, kw_only=True):
         return self.studies[0]
 
 
-def gather(workspace: Workspace) -> StudyFacts:
+def gather(workspace: Workspace) -> ReportFacts:
     """Read the study of a workspace, with its extensions. Raises LedgerError if its ledger cannot be read."""
     studies = members(workspace)
     page = StudyView(studies[0].path).look()
@@ -50,7 +50,7 @@ def gather(workspace: Workspace) -> StudyFacts:
     plans = [(study.plan, state) for study, state in replays]
     spec = studies[0].spec_copy().decode(errors="replace")
     groups = [group for study in studies for group in group_failures(study)]
-    return StudyFacts(
+    return ReportFacts(
         page=page,
         studies=tuple(studies),
         provenance=read_provenance(studies[0].info),

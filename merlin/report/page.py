@@ -11,7 +11,7 @@ from pathlib import Path
 
 from merlin.base.files import write_text
 from merlin.base.page.document import Part, document
-from merlin.report.facts import StudyFacts, gather
+from merlin.report.facts import ReportFacts, gather
 from merlin.report.room import Room, size_bytes
 from merlin.report.sections import cost, data_sets, failures, reproduce, summary, training, what_ran, work
 from merlin.report.style import STYLE
@@ -54,7 +54,7 @@ def report_html(
     return html.encode("utf-8", "replace").decode()
 
 
-def _study_parts(facts: StudyFacts) -> list[Part]:
+def _study_parts(facts: ReportFacts) -> list[Part]:
     """What is said of every study."""
     return [
         ("steps", "What was run", what_ran.steps_graph(facts)),

@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.base.field import dtype_of
+from merlin.base.ranges import Ranges
 from merlin.base.records import to_plain
 from merlin.base.text import count, size
 from merlin.errors import ShardError
@@ -23,7 +24,6 @@ from merlin.shards.format.manifest_file import (
     SourceInfo,
     read_manifest,
 )
-from merlin.shards.format.rows import Ranges
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.proving.expected import sample_ids
 
@@ -122,8 +122,7 @@ class DataSetDescription(Struct, frozen=True):
             },
             "split_seed": data.splits.seed,
             "left_out": [
-                {"fate": group.outcome, **_picked(group, "source", "cause", "num", "examples")}
-                for group in self.left_out
+                _picked(group, "outcome", "source", "cause", "num", "examples") for group in self.left_out
             ],
             "content_digest": data.content_digest,
         }

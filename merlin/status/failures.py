@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
+from merlin.base.ranges import Range, merged
 from merlin.errors import SamplesError, WorkspaceError, command_line
 from merlin.ledger.encode import FailureTable, failure_table
 from merlin.ledger.replay import LedgerEntry, Ranges, Replay, replay
 from merlin.ledger.signature import normalise
 from merlin.plan.layout import LOGS
-from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import ReturnCode
 from merlin.status.failed_inputs import StepInputs

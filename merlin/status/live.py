@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from merlin.base.locks import is_locked_by
 from merlin.base.processes import read_process
 from merlin.ledger.segments import segment_paths
 from merlin.status.activity import Holder
@@ -37,7 +38,6 @@ def holder_of(workspace: Workspace) -> Holder | None:
 def lock_holder(path: Path) -> Holder | None:
     """The process that holds the lock file at `path`, as far as this machine can see."""
     try:
-        inode = path.stat().st_ino
         owner = _OWNER.search(path.read_text("utf-8", "replace"))
     except OSError:
         return None
@@ -47,7 +47,7 @@ def lock_holder(path: Path) -> Holder | None:
     if host != os.uname().nodename:
         return Holder(pid=pid, host=host, is_here=False)
     process = read_process(pid)
-    if process is None or not (_is_in_table(pid, inode) or _has_open(pid, path)):
+    if process is None or not is_locked_by(pid, path):
         return None
     return Holder(pid=pid, host=host, is_here=True, is_suspended=process.is_stopped)
 
@@ -59,29 +59,3 @@ def last_sign(workspace: Workspace) -> float | None:
         with suppress(OSError):
             signs.append(path.stat().st_mtime)
     return max(signs, default=None)
-
-
-def _is_in_table(pid: int, inode: int) -> bool:
-    """True if the kernel's table of locks says that process `pid` holds the lock on the file `inode`."""
-    try:
-        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    except OSError:
-        return False
-    return any(
-        lock[1] == "FLOCK" and lock[4] == str(pid) and lock[5].rpartition(":")[2] == str(inode)
-        for lock in locks
-        if len(lock) >= 6 and lock[1] != "->"
-    )
-
-
-def _has_open(pid: int, path: Path) -> bool:
-    """True if process `pid` has the lock file open: a process opens this file only to hold the lock."""
-    try:
-        fds = list(Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
-    for fd in fds:
-        with suppress(OSError):
-            if fd.samefile(path):
-                return True
-    return False

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.ranges import Range, to_ranges
 from merlin.base.reading_sql import require_reading
 from merlin.errors import MissingExtraError, SamplesError, UsageError, WorkspaceError
 from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.format import Kind
 from merlin.ledger.replay import Replay, replay
-from merlin.plan.pieces import Range
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.failures import exit_class
@@ -131,10 +131,7 @@ def select_tasks(workspace: Workspace, condition: str) -> dict[int, dict[str, li
     found: dict[int, dict[str, list[Range]]] = {}
     for (extension, instance), group in groupby(query(workspace, sql).rows, key=lambda row: row[:2]):
         tasks = np.fromiter((row[2] for row in group), np.int64)
-        cuts = np.flatnonzero(np.diff(tasks) != 1) + 1
-        firsts, lasts = tasks[np.append(0, cuts)], tasks[np.append(cuts, len(tasks)) - 1]
-        ranges = zip(firsts.tolist(), (lasts + 1).tolist(), strict=True)
-        found.setdefault(extension, {})[instance] = list(ranges)
+        found.setdefault(extension, {})[instance] = list(to_ranges(tasks))
     return found
 
 

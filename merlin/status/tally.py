@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
 
+from merlin.base.ranges import merged
 from merlin.ledger.replay import LedgerEntry, Replay
-from merlin.plan.pieces import merged
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome

@@ -7,7 +7,7 @@ is nothing for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any, Literal
@@ -22,12 +22,15 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
 from merlin.train.config import TrainConfig
+from merlin.train.loading.columns import channels_first
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.loading.loader import ShardLoader
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.order import Partition, derive_seed
 from merlin.train.models.base import Shapes, number
 from merlin.train.parallel.mesh import Mesh
+
+OnProgress = Callable[[int, int], None]  # samples done, in all
 
 DEFAULT_METHOD = "standard"
 DEFAULT_PREFETCH = 2
@@ -96,10 +99,9 @@ class ColumnSelection(Struct, frozen=True):
 
 def _delivered(column: Column) -> Field:
     """A column that has a key of its own, with its channels in front."""
-    shape, axis, spatial = column.shape, column.channel_axis, KINDS[column.kind].spatial
-    if axis is not None and spatial:
-        channels = shape[axis]
-        shape = (channels, *(size for i, size in enumerate(shape) if i != axis))
+    shape, spatial = column.shape, KINDS[column.kind].spatial
+    if spatial:
+        shape = channels_first(shape, column.channel_axis)
     layout = "c" * (len(shape) - len(spatial)) + spatial if spatial else ""
     return Field(name=column.name, kind=column.kind, dtype=column.dtype.name, shape=shape, layout=layout)
 
@@ -118,18 +120,8 @@ class TrainingData(Struct, frozen=True, dict=True):
 
     def dataset(self, split: str | None, partition: Partition | None = None) -> ShardDataset:
         """Samples of a split (None: all), or of a share of it. Raises UsageError if there is no such split."""
-        scalars = [c.name for c in self.selection.scalars]
-        return ShardDataset(
-            self.ens,
-            [*scalars, *(c.name for c in self.selection.single)],
-            [c.name for c in self.selection.matrix],
-            split=split,
-            partition=partition,
-            normalise=self.normaliser,
-            stack_scalars=scalars,
-            layout="chw",
-            dtype="float32",
-        )
+        single = [c.name for c in self.selection.single]
+        return self._dataset(single, [c.name for c in self.selection.scalars], split, partition)
 
     def some(self, num: int) -> dict[str, torch.Tensor]:
         """At most so many samples to train on, evenly spread over the split and not too large together."""
@@ -141,12 +133,24 @@ class TrainingData(Struct, frozen=True, dict=True):
 
     def inputs_of(self, split: str) -> ShardDataset:
         """The inputs alone, so that images and scalars that are predicted are not read."""
+        return self._dataset([c.name for c in self.selection.inputs if c.kind == "image"], [], split)
+
+    def _dataset(
+        self,
+        single: Sequence[str],
+        scalars: Sequence[str],
+        split: str | None,
+        partition: Partition | None = None,
+    ) -> ShardDataset:
+        """The inputs that are numbers or series, and these other columns."""
         return ShardDataset(
             self.ens,
-            [c.name for c in self.selection.inputs if c.kind == "image"],
+            [*scalars, *single],
             [c.name for c in self.selection.matrix],
             split=split,
+            partition=partition,
             normalise=self.normaliser,
+            stack_scalars=scalars,
             layout="chw",
             dtype="float32",
         )

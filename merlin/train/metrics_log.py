@@ -5,41 +5,54 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from merlin.base.files import write_text
+from merlin.base.records import as_kind
 from merlin.errors import TrainingError
 from merlin.shards.format.regular_file import require_regular
 from merlin.train.events import Event, LossesTaken, RoundPlayed, RunEnded, Validated
 
 NAME = "metrics.jsonl"
+Kept = Literal["local", "partner", "merged"]
 
 
-class _MetricsLine(NamedTuple):
-    kind: str
-    facts: dict[str, Any]
-    values: Mapping[str, float] = {}
+class MetricsLine(Struct, frozen=True):
+    """A line of `metrics.jsonl`, as far as it is read again; each kind of line holds more, for people and programs."""
+
+    kind: str  # train | validation | round | end
+    step: int
+    values: dict[str, float | None] = field(default_factory=dict)
+    time_s: float | None = None
+    samples_per_s: float | None = None
+    state: str = ""
+    round: int | None = None
+    partner: float | None = None
+    kept: Kept = "local"
+    capacity: float | None = None
 
 
-def _line(event: Event) -> _MetricsLine | None:
-    """The line that is written for an event; None if there is none."""
+def _line(event: Event) -> dict[str, Any] | None:
+    """The line that is written for an event, without its step; None if there is none."""
     progress = event.progress
     place = {"epoch": round(event.epoch, 4), "time_s": round(progress.train_s, 3)}
     match event:
         case LossesTaken():
             rates = {f"lr/{phase}": lr for phase, lr in event.lr.items()}
             place["samples_per_s"] = round(event.samples_per_s, 1)
-            return _MetricsLine("train", place, {**event.losses, **rates})
+            return {"kind": "train", **place, "values": {**event.losses, **rates}}
         case Validated():
-            return _MetricsLine("validation", {**place, "best": event.is_best}, progress.metrics)
+            return {"kind": "validation", **place, "best": event.is_best, "values": progress.metrics}
         case RoundPlayed():
             facts = dict(event.facts)
             values = facts.pop("values", {})
-            return _MetricsLine("round", {"round": progress.round, **facts}, values)
+            return {"kind": "round", "round": progress.round, **facts, "values": values}
         case RunEnded():
-            return _MetricsLine("end", {"state": event.state, "reason": event.reason})
+            return {"kind": "end", "state": event.state, "reason": event.reason, "values": {}}
     return None
 
 
@@ -67,17 +80,16 @@ class MetricsLog:
         line = _line(event)
         if line is None:
             return
-        values = {name: finite_or_none(value) for name, value in line.values.items()}
-        text = json.dumps(
-            {"kind": line.kind, "step": event.step, **line.facts, "values": values}, default=str
-        )
+        kind, values = line.pop("kind"), line.pop("values")
+        finite = {name: finite_or_none(value) for name, value in values.items()}
+        text = json.dumps({"kind": kind, "step": event.step, **line, "values": finite}, default=str)
         try:
             if self._file is not None:
                 self._file.write(text + "\n")
                 self._file.flush()
             if self._board is not None:
-                for name, value in line.values.items():
-                    self._board.add_scalar(f"{line.kind}/{name}", value, event.step)
+                for name, value in values.items():
+                    self._board.add_scalar(f"{kind}/{name}", value, event.step)
         except (OSError, ValueError) as error:
             self._fail(error)
 
@@ -94,23 +106,35 @@ class MetricsLog:
                 self._file.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file, oldest first, without one that is cut off; none if there is no file.
+def read_lines(path: Path) -> list[MetricsLine]:
+    """The lines of a metrics file, oldest first, without those that are damaged; none if there is no file.
 
     Raises TrainingError if it cannot be read.
     """
+    return [line for _, line in _read(path)]
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines that `read_lines` gives, each with everything that it holds."""
+    return [whole for whole, _ in _read(path)]
+
+
+def _read(path: Path) -> Iterator[tuple[dict[str, Any], MetricsLine]]:
+    """Each line that is a record, with everything that it holds, and as the record."""
     try:
         require_regular(path)
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     except FileNotFoundError:
-        return []
+        return
     except (OSError, UnicodeDecodeError) as error:
         raise TrainingError(f"{path} cannot be read: {error}") from error
-    found = []
     for line in lines:
-        with contextlib.suppress(ValueError):
-            found.append(json.loads(line))
-    return found
+        try:
+            whole = json.loads(line)
+            known = as_kind(whole, MetricsLine)
+        except (ValueError, RecursionError):  # it is cut off, or no record
+            continue
+        yield whole, known
 
 
 def _cut(path: Path, step: int) -> None:

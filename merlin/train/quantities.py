@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from merlin.base.field import column_names
 from merlin.shards.format.column import Column
+from merlin.train.loading.columns import channels_first
 
 if TYPE_CHECKING:
     from merlin.train.data import ColumnSelection
@@ -46,12 +47,9 @@ class Quantity(Struct, frozen=True):
     @property
     def shape_chw(self) -> tuple[int, int, int]:
         """The shape of an image as models see it."""
-        if self.axis is None:
-            height, width = self.shape
-            return 1, height, width
-        axis = self.axis + len(self.shape)
-        height, width = (size for i, size in enumerate(self.shape) if i != axis)
-        return self.shape[axis], height, width
+        shape = (1, *self.shape) if self.axis is None else channels_first(self.shape, self.axis)
+        channels, height, width = shape
+        return channels, height, width
 
     def channel(self, number: int) -> str:
         """The name of a channel; "" if there is only one."""

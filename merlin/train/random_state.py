@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 import torch
 
-State = dict[str, Any]
+from merlin.train.state_file import State
 
 
 def seed_all(seed: int) -> None:

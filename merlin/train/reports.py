@@ -13,7 +13,7 @@ from typing import Literal, Protocol, TextIO
 
 from msgspec import Struct, field
 
-from merlin.base.records import to_plain
+from merlin.base.records import as_kind, to_plain
 from merlin.train.events import Event, LossesTaken, RunEnded, StepDone
 
 REPORT_EVERY_S = 0.2  # least time between two reports
@@ -55,7 +55,7 @@ class Note(Struct, frozen=True):
 def from_line(line: str) -> Report | Note:
     """What `to_line` gave."""
     data = json.loads(line)
-    return Report(**data["report"]) if "report" in data else Note(**data["note"])
+    return as_kind(data["report"], Report) if "report" in data else as_kind(data["note"], Note)
 
 
 class TrainObserver(Protocol):

@@ -168,7 +168,11 @@ def _write_parts(
 
 
 def _read_parts(directory: Path, parts: list[Part], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Read tensors to the CPU; those distributed in `like` become new ones, distributed in the same way."""
+    """Read tensors to the CPU; those distributed in `like` become new ones, distributed in the same way.
+
+    If none is distributed, the parts are read here, because loading torch.distributed.checkpoint takes about a second,
+    far longer than reading a small state.
+    """
     if any(map(_is_distributed, like.values())):
         from merlin.train.distributed_parts import read_distributed_parts
 

@@ -11,7 +11,7 @@ import contextlib
 import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from merlin.train.models.base import Shapes, Trainee
 from merlin.train.optim import lr_factor, set_lr
 from merlin.train.parallel.mesh import Mesh
 from merlin.train.random_state import random_state, seed_all, seed_torch, set_random_state
+from merlin.train.state_file import State
 from merlin.train.widths import Widths
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ AGREE_EVERY = 10  # steps between which ranks do not ask each other whether to s
 # what a seed is used for enters it
 _INIT, _START, _RUN, _EVALUATE, _WIDEN = 0x494E4954, 0x5354415254, 0x52554E, 0x4556414C, 0x57494445
 
-State = dict[str, Any]
 Batch = dict[str, Tensor]
 
 

@@ -52,7 +52,7 @@ class DataPage(Struct, frozen=True, kw_only=True):
 
 
 def data_page(directory: Path) -> DataPage:
-    """Raises NotADataSetError if there is no data set, ShardError if it is damaged."""
+    """Describe a data set. Raises NotADataSetError if there is none, ShardError if it is damaged."""
     found = describe(directory)
     fields = [facts.info for facts in found.fields]
     images = tuple(_image_field(info, found.data.num_rows) for info in fields if views_of(info))

@@ -43,7 +43,7 @@ class AskServers:
         self._error: ConfigError | ExecutionError | None = None
 
     def __call__(self) -> Servers:
-        """Raises ConfigError or ExecutionError if they cannot be asked."""
+        """Return the servers, which are found once. Raises ConfigError or ExecutionError if they cannot be asked."""
         if self._error is not None:
             raise self._error
         if self._servers is None:

@@ -50,7 +50,10 @@ class TaskLogs:
     """The logs of a sample's tasks, or of steps that run once, followed over time."""
 
     def __init__(self, workspace: Workspace, sample: int | None, steps: Collection[str]) -> None:
-        """Raises UsageError if the study has no such sample, or if a step runs per sample and `sample` is None."""
+        """Find the tasks.
+
+        Raises UsageError if the study has no such sample, or if a step runs per sample and `sample` is None.
+        """
         studies = shown_together(workspace)
         if sample is None:
             self._tasks = _tasks_of_steps(studies, steps)

@@ -67,7 +67,7 @@ def notifications_of(workspace: Workspace) -> Notifications:
 
 
 def notifications_of_spec(path: Path) -> Notifications:
-    """Raises SpecError."""
+    """Return whom a spec tells of what, before any study has told anything. Raises SpecError."""
     document = load_spec(path, allow_undefined=True).document
     rules = rules_of(path, document)
     return Notifications(study=document.description.name, workspace="", rules=rules, lines=_lines(rules, {}))

@@ -11,7 +11,6 @@ from merlin.execution.job_counts import count_jobs
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.job_policy import job_policy
 from merlin.plan.plan import StepInstance
-from merlin.plan.task_states import TaskCounts
 from merlin.status.snapshot import CANCELLED
 from merlin.views.after_stop import LIMITS, next_commands
 from merlin.views.obstacle import Kind, Obstacle
@@ -179,7 +178,7 @@ def _of_step_jobs(facts: StudyFacts) -> Iterator[Obstacle]:
 
 
 def _open_jobs(facts: StudyFacts) -> dict[str, int]:
-    """By step, its batch jobs that wait or run."""
+    """The number of batch jobs that wait or run, by step."""
     found: dict[str, int] = {}
     for job in facts.step_jobs:
         if job.state in (JobState.PENDING, JobState.RUNNING):
@@ -246,13 +245,9 @@ def ready_by_step(facts: StudyFacts) -> dict[str, int]:
     found: dict[str, int] = {}
     for instance in facts.workspace.plan.instances:
         counts = facts.counts[instance.id]
-        if num := startable(counts):
+        if num := counts.startable:
             found[instance.step] = found.get(instance.step, 0) + num
     return found
-
-
-def startable(counts: TaskCounts) -> int:
-    return counts.ready + counts.queued + counts.running
 
 
 def _of_local_workers(facts: StudyFacts) -> Iterator[Obstacle]:

@@ -45,10 +45,6 @@ class Outstanding(Struct, frozen=True, kw_only=True):
     needs_s: Mapping[str, float]  # by step: what a worker must have left of its walltime; 0: not known
 
 
-def _startable(counts: TaskCounts) -> int:
-    return counts.ready + counts.queued + counts.running
-
-
 def slots_of(need: Need, workers: Collection[WorkerInfo]) -> float:
     """How many slots of these workers a task takes, with slots that stay idle because no further one fits."""
     able = [worker for worker in workers if num_that_fit([worker], need)]
@@ -126,7 +122,7 @@ class PublishedStudy:
         costs = [(counts[i.id].missing, *known[i.step]) for i in left]
         return Outstanding(
             num_startable=num_owners
-            + sum(math.ceil(_startable(counts[i.id]) * slots_of(need_of(i), serving)) for i in left),
+            + sum(math.ceil(counts[i.id].startable * slots_of(need_of(i), serving)) for i in left),
             left_s=sum(tasks * seconds / num for tasks, seconds, num in costs if num),
             is_known=any(num for _, num in known.values()),
             busy_s=sum(seconds for seconds, _ in known.values()),

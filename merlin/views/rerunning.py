@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from merlin.base.ranges import Range, merged, total
 from merlin.errors import UsageError
 from merlin.execution.task_files import is_finished
 from merlin.ledger.replay import replay
-from merlin.plan.pieces import Range, merged
 from merlin.plan.plan import StepInstance
 from merlin.plan.rerun import tasks_to_rerun
 from merlin.plan.revise_extension import saw_what_is_made
@@ -125,10 +125,10 @@ def _rerun(study: Workspace, chosen: Tasks, stale: Tasks) -> Rerun:
     steps: dict[str, RerunStep] = {}
     missing = 0
     for instance in study.plan.instances:
-        missing += sum(hi - lo for lo, hi in outcomes[instance.id].ranges((NO_OUTCOME, Outcome.INTERRUPTED)))
+        missing += total(outcomes[instance.id].ranges((NO_OUTCOME, Outcome.INTERRUPTED)))
         have = steps.get(instance.step, RerunStep(step=instance.step, chosen=0, others=0))
-        num = _size(again.get(instance.id, ()))
-        asked = _size(_both(again, chosen).get(instance.id, ()))
+        num = total(again.get(instance.id, ()))
+        asked = total(_both(again, chosen).get(instance.id, ()))
         steps[instance.step] = RerunStep(
             step=instance.step, chosen=have.chosen + asked, others=have.others + num - asked
         )
@@ -138,10 +138,6 @@ def _rerun(study: Workspace, chosen: Tasks, stale: Tasks) -> Rerun:
         steps=tuple(step for step in steps.values() if step.chosen or step.others),
         missing=missing,
     )
-
-
-def _size(ranges: Collection[Range]) -> int:
-    return sum(hi - lo for lo, hi in ranges)
 
 
 class HasFiles:

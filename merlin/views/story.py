@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.text import count, duration
-from merlin.errors import MerlinError, SamplesError, UsageError, WorkspaceError, command_line
+from merlin.errors import MerlinError, UsageError, command_line
 from merlin.ledger.encode import decode
 from merlin.ledger.records import RESET, ChunkRecord, RangeRecord
 from merlin.ledger.replay import LedgerEntry, Replay
@@ -24,6 +23,7 @@ from merlin.shards.format.manifest_file import read_manifest, row_outcome
 from merlin.views.logs import files_of, outcome_of
 from merlin.views.server_obstacles import describe_lease
 from merlin.views.study_facts import StudyFacts, facts_of
+from merlin.views.task_page import sample_values
 from merlin.workspace.directory import Workspace, shown_together
 
 
@@ -69,7 +69,7 @@ class SampleStory(Struct, frozen=True, kw_only=True):
 
 
 def story_of(workspace: Workspace, sample: int) -> SampleStory:
-    """Raises UsageError if the study has no such sample."""
+    """Tell the story of a sample. Raises UsageError if the study has no such sample."""
     studies = [study for study in shown_together(workspace) if study.plan.samples is not None]
     for study in studies:
         task = sample - study.first_sample
@@ -79,20 +79,12 @@ def story_of(workspace: Workspace, sample: int) -> SampleStory:
             return SampleStory(
                 sample_id=sample,
                 workspace=str(study.path),
-                inputs=_inputs(study, task),
+                inputs=sample_values(study, task),
                 tasks=tuple(_Teller(facts, sample).tasks(task)),
             )
     raise UsageError(
         f"{workspace.path} has no sample {sample}; merlin sql WORKSPACE 'from samples' lists them"
     )
-
-
-def _inputs(study: Workspace, task: int) -> dict[str, Any]:
-    """The values of the sample; none if its file is lost."""
-    with suppress(SamplesError, WorkspaceError, OSError):
-        row = study.samples().picked(np.array([task]))
-        return {label: values.tolist()[0] for label, values in row.items()}
-    return {}
 
 
 class _Teller:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from msgspec import Struct
 
 from merlin.base.files import temporary_name
+from merlin.base.ranges import Range
+from merlin.base.text import size
 from merlin.batch.contract import JobState
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
@@ -27,7 +29,7 @@ from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import session_start
 from merlin.plan.fit import need_of
 from merlin.plan.memories import Deferral
-from merlin.plan.pieces import Range, pieces_of
+from merlin.plan.pieces import pieces_of
 from merlin.plan.plan import StepInstance
 from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import TaskCounts
@@ -234,7 +236,7 @@ def _memory_full(client: object) -> str:
         memory = client.info("memory")  # type: ignore[attr-defined]
         used, most = int(memory.get("used_memory", 0)), int(memory.get("maxmemory", 0))
         if most and used >= FULL * most:
-            return f"{used / 1e6:.0f} of {most / 1e6:.0f} MB"
+            return f"{size(used)} of {size(most)}"
     return ""
 
 

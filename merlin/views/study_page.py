@@ -133,7 +133,10 @@ class StudyView:
         return self._around
 
     def throughput(self) -> Throughput:
-        """Raises LedgerError and WorkspaceError for a study that cannot be read, as all of the following do."""
+        """How many tasks have ended when.
+
+        Raises LedgerError and WorkspaceError for a study that cannot be read, as all of the following do.
+        """
         with self.ledgers() as ledgers:
             return ledgers.bars.throughput()
 
@@ -161,7 +164,7 @@ class _Seen(Struct, frozen=True, kw_only=True):
 
     @property
     def servers(self) -> ServerFacts | None:
-        """Of a study that workers have, and which has work left; else they are not asked."""
+        """What the servers say of a study that workers have, and which has work left; else they are not asked."""
         theirs = (m for m in self.members if m.num_missing and is_published(m.facts))
         return self.around.servers() if any(theirs) else None
 

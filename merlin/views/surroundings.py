@@ -21,6 +21,7 @@ from merlin.execution.distributed.redis_backend import RedisBackend, RedisMailbo
 from merlin.execution.distributed.registry import OpenWork, WorkerInfo
 from merlin.execution.job_counts import StepJobCounts, count_jobs
 from merlin.execution.job_folder import all_jobs
+from merlin.spec.load import load_spec
 from merlin.views.at_work import QueueLine, queue_lines
 from merlin.views.background import Background
 from merlin.views.explain import Obstacle, obstacles_of
@@ -162,7 +163,7 @@ class Surroundings:
 
 
 def _oldest(mailbox: RedisMailbox, workspace: Workspace, key: bytes) -> dict[str, float]:
-    """By queue: since when the oldest chunk has been offered that nobody has taken, by the server's clock."""
+    """Since when the oldest chunk of each queue that nobody has taken is offered, by the server's clock."""
     queues = {instance.id: instance.queue for instance in workspace.plan.instances}
     oldest: dict[str, float] = {}
     for offer in mailbox.offers():
@@ -176,8 +177,6 @@ def _oldest(mailbox: RedisMailbox, workspace: Workspace, key: bytes) -> dict[str
 
 def _description(workspace: Workspace) -> str:
     """What the spec says of the study; "" if its copy in the workspace cannot be read."""
-    from merlin.spec.load import load_spec  # heavy, and needed once
-
     for path in workspace.info.glob("*.expanded.yaml"):
         with suppress(MerlinError):
             return load_spec(path, allow_undefined=True).document.description.description

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from merlin.errors import SamplesError, WorkspaceError
@@ -17,6 +18,7 @@ from merlin.status.tasks import TaskRow
 from merlin.views.study_ledgers import Member
 from merlin.views.study_page import StudyView
 from merlin.views.task_files import TaskFile, folder_of, list_files
+from merlin.workspace.directory import Workspace
 
 MAX_RELATED = 100
 
@@ -117,12 +119,16 @@ def _cause(member: Member, instance: StepInstance, task: int) -> tuple[str, str]
 
 def _inputs(member: Member, instance: StepInstance, task: int) -> dict[str, Any]:
     """What was run; without the sample's values where the samples file is lost since."""
-    inputs: dict[str, Any] = dict(instance.params)
-    if instance.per_sample:
-        with suppress(SamplesError, WorkspaceError, OSError):
-            row = member.workspace.samples().rows(task, task + 1)
-            inputs |= {label: values.tolist()[0] for label, values in row.items()}
-    return inputs
+    values = sample_values(member.workspace, task) if instance.per_sample else {}
+    return {**instance.params, **values}
+
+
+def sample_values(study: Workspace, task: int) -> dict[str, Any]:
+    """The values of the sample of a task; none if the samples file is lost."""
+    with suppress(SamplesError, WorkspaceError, OSError):
+        row = study.samples().picked(np.array([task]))
+        return {label: values.tolist()[0] for label, values in row.items()}
+    return {}
 
 
 def _related(member: Member, instance: StepInstance, task: int) -> Iterator[RelatedTask]:

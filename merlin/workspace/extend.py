@@ -30,6 +30,7 @@ from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_study, preparing
 from merlin.workspace.provenance import write_provenance
 from merlin.workspace.replan import Replanning
+from merlin.workspace.revisions import numbered
 from merlin.workspace.same_samples import digest
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable
@@ -96,7 +97,8 @@ class _Extension:
 
     def __post_init__(self) -> None:
         self.members = members(self.study)
-        number = _next_number(self.study)
+        # a number whose preparation failed is not used again
+        number = max(numbered(self.study.path / EXTENSIONS_DIR), default=0) + 1
         self.path = self.study.path / extension_name(number)
         self.extending = extends(number, self.study.path, [member.plan for member in self.members])
         spec, options = self.spec, self.options
@@ -186,13 +188,6 @@ class _Extension:
             where = ("merlin", "samples", "column_labels")
             raise SpecError([self.spec.finding(where, message, "extend-differs")])
         return samples, old
-
-
-def _next_number(study: Workspace) -> int:
-    """One more than the last; a number whose preparation failed is not used again."""
-    folder = study.path / EXTENSIONS_DIR
-    used = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
-    return max(used, default=0) + 1
 
 
 def _old_rows(studies: list[Workspace]) -> SamplesTable:

@@ -96,9 +96,12 @@ class _Switch(Struct, frozen=True, kw_only=True):
 
 def next_number(study: Workspace) -> int:
     """The number of the next revision; that of one which was undone is not used again."""
-    folder = study.info / REVISIONS_DIR
-    used = [int(e.name) for e in folder.iterdir() if e.name.isdecimal()] if folder.is_dir() else []
-    return max([*used, study.plan.revision], default=0) + 1
+    return max([*numbered(study.info / REVISIONS_DIR), study.plan.revision]) + 1
+
+
+def numbered(folder: Path) -> list[int]:
+    """The numbers that entries of a directory have as names, ascending; none if there is no such directory."""
+    return sorted(int(e.name) for e in folder.iterdir() if e.name.isdecimal()) if folder.is_dir() else []
 
 
 def keep_present(member: Workspace, revision: int) -> None:
@@ -263,10 +266,7 @@ def history(study: Workspace) -> list[RevisionNote]:
             spec_digest=first.spec_digest,
         )
     ]
-    folder = study.info / REVISIONS_DIR
-    for number in (
-        sorted(int(e.name) for e in folder.iterdir() if e.name.isdecimal()) if folder.is_dir() else ()
-    ):
+    for number in numbered(study.info / REVISIONS_DIR):
         path = revision_dir(study.info, number)
         if number and (path / BEGUN).exists():
             found.append(_read_note(path / CHANGE_NAME))

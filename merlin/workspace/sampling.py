@@ -11,10 +11,9 @@ one of their own, seeded by (seed, first). A grid has no more rows to give.
 
 from __future__ import annotations
 
-import io
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from merlin.base.files import replacing
 from merlin.errors import UsageError
-from merlin.workspace.direct_file import write_past_cache
 from merlin.workspace.samples import save_samples
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
@@ -135,20 +133,12 @@ def write_samples(path: Path, design: Design, labels: Sequence[str], first: int 
     if path.suffix.lower() != ".npy":
         save_samples(path, generate_samples(design, labels, first), labels)
         return num
-    with replacing(path, durable_name=False) as temporary:
-        shape = (num, len(labels))
-        write_past_cache(temporary, _npy_parts(shape, _blocks(design, labels, first)))
+    header = {"descr": "<f8", "fortran_order": False, "shape": (num, len(labels))}
+    with replacing(path, durable_name=False) as temporary, temporary.open("xb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in _blocks(design, labels, first):
+            file.write(np.ascontiguousarray(block, dtype="<f8").data)
     return num
-
-
-def _npy_parts(shape: tuple[int, int], blocks: Iterable[Array]) -> Iterator[memoryview]:
-    """The bytes of an ``.npy`` file."""
-    header = io.BytesIO()
-    facts = {"descr": "<f8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(header, facts)
-    yield header.getbuffer()
-    for block in blocks:
-        yield np.ascontiguousarray(block, dtype="<f8").data
 
 
 def _blocks(design: Design, labels: Sequence[str], first: int = 0) -> Iterator[Array]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.base.document.tokens import substitute
-from merlin.base.files import absolute_path
+from merlin.base.files import absolute_path, write_text
 from merlin.errors import Diagnostic, SamplesError, UsageError
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import MAX_DIAGNOSTICS, check_samples, open_samples
@@ -156,7 +156,7 @@ def unused_generate(spec: Spec, num: int) -> list[Diagnostic]:
 
 def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
     """Run generate.cmd by /bin/sh in the current directory; cmd.sh, cmd.out, cmd.err go to merlin_info."""
-    (info / "cmd.sh").write_text(command)
+    write_text(info / "cmd.sh", command)
     with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
         done = subprocess.run(
             ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from merlin.base.document.tokens import substitute
-from merlin.plan.pieces import Range, merged
+from merlin.base.ranges import Range, merged
 from merlin.plan.plan import SamplesInfo
 from merlin.workspace.new_samples import differing_rows
 from merlin.workspace.options import StudyOptions

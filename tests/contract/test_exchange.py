@@ -475,7 +475,7 @@ def test_a_server_that_is_killed_again_and_again_loses_no_report_and_doubles_non
     settled: list[str] = []
     waiting = [str(i) for i in range(num)]
 
-    def insist(call: Callable[[], Any]) -> Any:
+    def until_answered(call: Callable[[], Any]) -> Any:
         def ask() -> list[Any]:
             try:
                 return [call()]
@@ -488,9 +488,9 @@ def test_a_server_that_is_killed_again_and_again_loses_no_report_and_doubles_non
         _, leases = careful.other()
         with suppress(IndexError):
             while lease := waiting.pop():
-                insist(lambda: leases.take(lease, "w"))  # None, if the reply was lost
-                assert insist(lambda: leases.renew([lease])) == set()
-                insist(lambda: leases.settle(lease, "{}"))  # False, if the reply was lost
+                until_answered(lambda: leases.take(lease, "w"))  # None, if the reply was lost
+                assert until_answered(lambda: leases.renew([lease])) == set()
+                until_answered(lambda: leases.settle(lease, "{}"))  # False, if the reply was lost
                 settled.append(lease)
 
     threads = [threading.Thread(target=work) for _ in range(4)]

@@ -77,7 +77,7 @@ def run_python(
 
 
 def warm_probes(address: str | None = None) -> SimpleNamespace:
-    """The part of `subprocess` that `merlin.shards.proving.probe` uses; its processes have loaded h5py."""
+    """The part of `subprocess` that `merlin.shards.evidence.probe` uses; its processes have loaded h5py."""
 
     def run(
         command: Sequence[str], *, timeout: float, capture_output: bool, stdin: int

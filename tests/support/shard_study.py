@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 
+from merlin.base.ranges import to_ranges
 from merlin.ledger.records import ChunkRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import Aggregate, Edge, Plan, PlannedField, SamplesInfo, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.rows import row_map, to_ranges
+from merlin.shards.format.rows import row_map
 from merlin.shards.writing.bundle import Origin
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.gather import write_shard

@@ -163,7 +163,7 @@ KINDS: dict[str, Callable[[list[str]], None]] = {
 
 
 def _fork_what_merlin_starts() -> None:
-    from merlin.shards.proving import probe
+    from merlin.shards.evidence import probe
 
     fork_workers()
     fork_celery()

@@ -277,7 +277,7 @@ PAGES = {
     "tasks": ("/tasks?outcome=failed", "tbody tr:nth-child(5)"),
     "failures": ("/failures", ".groups li:nth-child(2)"),
     "a task": ("/task/shell/39", "details[open] .log"),
-    "crew": ("/workers", "text=No worker is alive"),
+    "a study's workers": ("/workers", "text=No worker is alive"),
     "data": ("/data", ".images img >> nth=3"),
     "training": ("/training", "svg.lineage .dot >> nth=1"),
 }

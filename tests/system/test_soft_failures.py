@@ -62,7 +62,9 @@ def samples(workspace: str, data_set: str) -> list[int]:
     """The samples that are in a data set."""
     manifest = json.loads(Path(workspace, data_set, "manifest.json").read_text())
     (source,) = manifest["sources"]
-    absent = {task for fate in ("failed", "skipped") for lo, hi in source[fate] for task in range(lo, hi)}
+    absent = {
+        task for outcome in ("failed", "skipped") for lo, hi in source[outcome] for task in range(lo, hi)
+    }
     return [task for task in range(NUM) if task not in absent]
 
 

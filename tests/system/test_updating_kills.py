@@ -167,15 +167,15 @@ def test_any_sequence_of_edits_kills_and_updates_ends_as_a_fresh_run_of_the_last
         text = some_edits(draw, size)
         is_wrong = draw.random() < 0.3
         home.write(WRONG_KEY(text) if is_wrong else text)
-        fate = draw.random()
-        print(f"size {size}, wrong key {is_wrong}, fate {fate:.2f}")
-        if fate < 0.2:
+        chance = draw.random()
+        print(f"size {size}, wrong key {is_wrong}, chance {chance:.2f}")
+        if chance < 0.2:
             update_and_kill(home, study, draw.randrange(1, 80))
-        elif fate < 0.4:
+        elif chance < 0.4:
             update_and_kill(home, study, draw.randrange(1, 30), "after the switch")
-        elif fate < 0.5:
+        elif chance < 0.5:
             run_and_kill(home, study, draw.uniform(0.1, 3.5))
-        elif fate < 0.8:
+        elif chance < 0.8:
             home.run("--update", study, "--yes", code=None if is_wrong else 0)
         elif open_workspace(study).plan.revision:
             back = home.say("history", study, "--undo")  # what comes back may have more samples

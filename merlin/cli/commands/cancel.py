@@ -1,4 +1,4 @@
-"""`merlin cancel`."""
+"""`merlin cancel` ends a study on all workers and kills what runs of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin completion`."""
+"""`merlin completion` prints what lets a shell complete merlin's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin cost`."""
+"""`merlin cost` shows the core-hours of a study by step, and those that were of no use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin dashboard`."""
+"""`merlin dashboard` shows studies in a browser, while they run and afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin detailed-status`."""
+"""`merlin detailed-status` shows a study task by task, with filters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin doctor`."""
+"""`merlin doctor` checks everything that a study on workers needs."""
 
 from __future__ import annotations
 

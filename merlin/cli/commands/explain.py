@@ -1,4 +1,4 @@
-"""`merlin explain`."""
+"""`merlin explain` says why something does not run, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin failures`."""
+"""`merlin failures` explains the failures of a study, grouped by cause."""
 
 from __future__ import annotations
 

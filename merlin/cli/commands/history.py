@@ -1,4 +1,4 @@
-"""`merlin history`."""
+"""`merlin history` shows the revisions of a study that was updated, and goes back by one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from merlin.base.text import count
 from merlin.cli.options import json_option, workspace_argument
 from merlin.cli.output import print_json, print_table, remark
 
-MAX_REASONS = 3  # of a step
 _WHAT = {"kept": "its results are kept, by --keep"}
 _PARTLY = ("new", "gone")  # what some instances of a step may be, and others not
 _MEMBER = re.compile(r"^extensions/\d+/")
@@ -66,6 +65,8 @@ def history(workspace: Path, undo: bool, as_json: bool) -> None:
 
 def _changes(note: RevisionNote) -> list[str]:
     """What the revision has changed, in words, as lines."""
+    from merlin.plan.change_words import first_reasons
+
     if note.number == 0:
         return ["the study began"]
     reasons: dict[str, dict[str, None]] = {}  # by step, each reason once
@@ -77,7 +78,7 @@ def _changes(note: RevisionNote) -> list[str]:
         if words := [" ".join(each.split()) for each in _of_step(several)]:
             reasons[name] = dict.fromkeys(words)
     lines = [f"samples: {note.samples}"] if note.samples else []
-    lines += [f"{step}: {_first(list(words))}" for step, words in reasons.items()]
+    lines += [f"{step}: {first_reasons(list(words))}" for step, words in reasons.items()]
     again, collected = sum(step.again for step in note.steps), sum(step.collected for step in note.steps)
     lines += [f"outputs of {count(collected, 'task')} collected again"] if collected else []
     lines += [f"{count(again, 'task')} run again"] if again else []
@@ -97,12 +98,6 @@ def _of_step(several: list[StepNote]) -> Iterator[str]:
     for what in () if is_whole else _PARTLY:
         if told := some_are((_MEMBER.sub("", each.id) for each in several if each.what == what), what):
             yield told
-
-
-def _first(reasons: list[str]) -> str:
-    """The first reasons, as many as an update shows."""
-    more = len(reasons) - MAX_REASONS
-    return "; ".join(reasons[:MAX_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
 def _plain(note: RevisionNote, line: list[int]) -> dict[str, Any]:

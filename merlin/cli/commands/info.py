@@ -1,4 +1,4 @@
-"""`merlin info`."""
+"""`merlin info` shows versions and paths, for bug reports."""
 
 from __future__ import annotations
 

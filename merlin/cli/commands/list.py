@@ -1,4 +1,4 @@
-"""`merlin list`."""
+"""`merlin list` lists the user's studies with their state, the newest first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin logs`."""
+"""`merlin logs` shows what tasks have printed: those of a sample, or all that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin metrics`."""
+"""`merlin metrics` prints numbers of studies for Prometheus, or writes them into a file."""
 
 from __future__ import annotations
 

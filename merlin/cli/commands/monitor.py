@@ -1,4 +1,4 @@
-"""`merlin monitor`."""
+"""`merlin monitor` watches a study that workers run, to its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin notify`."""
+"""`merlin notify` shows whom a study tells of what, and sends a test message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin purge`."""
+"""`merlin purge` empties the queues of a spec, so that nothing of it waits any more."""
 
 from __future__ import annotations
 

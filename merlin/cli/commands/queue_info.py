@@ -1,4 +1,4 @@
-"""`merlin queue-info`."""
+"""`merlin queue-info` shows how full the queues are and who serves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin report`."""
+"""`merlin report` writes a study as one HTML page, to read, to print and to send."""
 
 from __future__ import annotations
 

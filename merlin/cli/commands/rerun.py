@@ -1,4 +1,4 @@
-"""`merlin rerun`."""
+"""`merlin rerun` runs tasks again that the user chooses, and all that depends on them."""
 
 from __future__ import annotations
 

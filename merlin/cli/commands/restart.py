@@ -1,4 +1,4 @@
-"""`merlin restart`."""
+"""`merlin restart` finishes a study that was stopped, and runs nothing again that is finished."""
 
 from __future__ import annotations
 

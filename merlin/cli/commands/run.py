@@ -1,4 +1,4 @@
-"""`merlin run`."""
+"""`merlin run` expands a spec, runs every task, and builds the data sets."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _broker_for(spec: Spec, path: Path, *, local: bool, num_workers: int | None)
 
 
 def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> None:
-    """Raises UsageError where no worker jobs can be brought for the study."""
+    """Raise UsageError where no worker jobs can be brought for the study."""
     from merlin.cli.autoscaling import GivenCaps, caps_of
     from merlin.cli.submitting import JobOptions, require_jobs
 

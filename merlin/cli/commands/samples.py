@@ -1,4 +1,4 @@
-"""`merlin samples`."""
+"""`merlin samples` generates a samples file."""
 
 from __future__ import annotations
 

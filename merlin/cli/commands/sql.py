@@ -1,4 +1,4 @@
-"""`merlin sql`."""
+"""`merlin sql` answers questions about a study in SQL."""
 
 from __future__ import annotations
 

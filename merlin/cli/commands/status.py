@@ -1,4 +1,4 @@
-"""`merlin status`."""
+"""`merlin status` shows how far a study is."""
 
 from __future__ import annotations
 

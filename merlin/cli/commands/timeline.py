@@ -1,4 +1,4 @@
-"""`merlin timeline`."""
+"""`merlin timeline` writes who ran what when, for Perfetto, Chrome or OpenTelemetry."""
 
 from __future__ import annotations
 

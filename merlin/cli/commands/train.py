@@ -1,4 +1,4 @@
-"""`merlin train`."""
+"""`merlin train` trains a model on a data set, with one trainer or a tournament of many."""
 
 from __future__ import annotations
 

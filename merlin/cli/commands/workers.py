@@ -1,4 +1,4 @@
-"""`merlin run-workers`, `query-workers` and `stop-workers`."""
+"""`merlin run-workers`, `query-workers` and `stop-workers` start workers, list them, and stop them."""
 
 from __future__ import annotations
 

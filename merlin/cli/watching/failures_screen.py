@@ -16,6 +16,7 @@ from merlin.cli.watching.followed import FollowingApp, OpenTask
 from merlin.cli.watching.line import Line
 from merlin.cli.watching.table import LiveTable
 from merlin.errors import MerlinError
+from merlin.workspace.directory import open_workspace, shown_together
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -69,9 +70,8 @@ class FailuresScreen(Screen[None]):
             self.run_worker(lambda: self._read(num), thread=True, exclusive=True, group="failures")
 
     def _read(self, num: int) -> None:
-        """In a thread."""
+        """Read the ledger in a thread, and hand the result to the screen."""
         from merlin.status.failures import group_failures
-        from merlin.workspace.directory import open_workspace, shown_together
 
         try:
             studies = shown_together(open_workspace(self.app.view.path))

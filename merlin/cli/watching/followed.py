@@ -37,7 +37,7 @@ class OpenTask(Message):
 
 
 class OpenFailures(Message):
-    """What has failed is wanted."""
+    """The screen of what has failed is wanted."""
 
 
 class FollowingApp(App[None]):
@@ -63,7 +63,7 @@ class FollowingApp(App[None]):
             self.run_worker(self._read, thread=True, group="look")
 
     def _read(self) -> None:
-        """In a thread."""
+        """Look at the study in a thread, and hand what was seen to the app."""
         page = self.view.look()
         try:
             bars = self.view.throughput()

@@ -10,6 +10,7 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
 from merlin.base.text import count, duration, printable, rate
+from merlin.cli.outcome_bar import COLOURS, bar
 from merlin.cli.watching import words
 from merlin.cli.watching.cells import cell, pieces
 from merlin.cli.watching.followed import FollowingApp, OpenFailures, OpenTask, OpenTasks
@@ -108,7 +109,7 @@ class StudyScreen(Screen[None]):
         is_running = page.state == "running" and step.missing
         return (
             cell(step.step),
-            pieces(words.bar(step, self._bar_width)),
+            pieces((text, COLOURS[kind]) for kind, text in bar(step, self._bar_width)),
             cell(words.short(step.ok), right=True),
             cell(words.short(step.failed) if step.failed else "", "red", right=True),
             cell(words.short(step.missing) if step.missing else "", right=True),

@@ -11,6 +11,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from merlin.base.text import printable, size
+from merlin.cli.outcome_bar import COLOURS
 from merlin.cli.watching import words
 from merlin.cli.watching.cells import cell, pieces
 from merlin.cli.watching.followed import FollowingApp
@@ -73,7 +74,7 @@ class TaskScreen(Screen[None]):
             self.run_worker(lambda: self._read(*wanted), thread=True, exclusive=True, group="task")
 
     def _read(self, instance: str, task: int, file: str) -> None:
-        """In a thread."""
+        """Read the task and a part of its file in a thread, and hand the result to the screen."""
         from merlin.views.task_files import read_file
         from merlin.views.task_page import task_page
 
@@ -162,7 +163,7 @@ def _facts(task: OneTask) -> words.Pieces:
     tries = f"{task.tries + 1} tries" if task.tries else ""
     return [
         (f"{task.instance}  {number}  ", "bold"),
-        (task.outcome, words.COLOURS.get(task.outcome, "")),
+        (task.outcome, COLOURS.get(task.outcome, "")),
         (f"   {words.joined([task.cause, ended, tries, where])}", ""),
         (f"\n{task.directory}" if task.directory else "", ""),
     ]

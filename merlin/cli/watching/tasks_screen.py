@@ -86,7 +86,7 @@ class TasksScreen(Screen[None]):
         self.run_worker(lambda: self._read(wanted), thread=True, exclusive=True, group="tasks")
 
     def _read(self, wanted: _Wanted) -> None:
-        """In a thread."""
+        """Read the ledger in a thread, and hand the result to the screen."""
         from merlin.views.task_list import tasks
 
         try:

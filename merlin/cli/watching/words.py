@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 from merlin.base.text import count, duration, printable, rate
+from merlin.cli.outcome_bar import FILLS, Numbers
 from merlin.status.eta import Eta
 
-FILLS = {"ok": "█", "failed": "▓", "skipped": "▒", "missing": "·"}
-COLOURS = {"ok": "green", "failed": "red", "skipped": "yellow", "missing": ""}
 STATE_COLOURS = {
     "running": "green", "finished": "green", "stalled": "yellow", "unknown": "yellow", "stopped": "yellow",
     "failed": "red", "unreadable": "red",
@@ -19,33 +17,9 @@ _BARS = " ▁▂▃▄▅▆▇█"
 Pieces = list[tuple[str, str]]  # text and colour
 
 
-class Numbers(Protocol):
-    """Tasks by outcome: of a step, or of the study."""
-
-    @property
-    def planned(self) -> int: ...
-    @property
-    def ok(self) -> int: ...
-    @property
-    def failed(self) -> int: ...
-    @property
-    def skipped(self) -> int: ...
-    @property
-    def missing(self) -> int: ...
-
-
 def short(num: int) -> str:
     """ "1,234,567", and "12.35M" for more than fits into nine places."""
     return f"{num:,}" if num < 10_000_000 else f"{num / 1e6:,.2f}M"
-
-
-def bar(numbers: Numbers, width: int) -> Pieces:
-    """A bar of the outcomes, in which each that occurs has a cell."""
-    counts = {kind: getattr(numbers, kind) for kind in FILLS}
-    cells = {kind: max(num > 0, num * width // max(1, numbers.planned)) for kind, num in counts.items()}
-    largest = max(cells, key=lambda kind: cells[kind])
-    cells[largest] += width - sum(cells.values()) if numbers.planned else 0
-    return [(FILLS[kind] * num, COLOURS[kind]) for kind, num in cells.items()]
 
 
 def to_go(eta: Eta | None) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from merlin.errors import ExecutionError, LedgerError, StudyGoneError
+from merlin.errors import ExecutionError, StudyGoneError
 from merlin.execution.assignment import Assignment
 from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.leaving import INTERRUPT_S, RETRY_S, Leaving
@@ -19,7 +19,7 @@ from merlin.execution.distributed.messages import seal_report
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.worker_pool import REAP_S, ChunkRun, WorkerPool, dismiss, reap
 from merlin.execution.pool import WorkerProcess
-from merlin.execution.recorded import recorded_outcomes
+from merlin.execution.recorded import described, recorded_outcomes
 from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
 from merlin.plan.reports import ChunkReport
@@ -76,7 +76,7 @@ class ChunkRuns:
 
     def decline(self, study: Study, leases: Leases, chunk: Chunk) -> None:
         """Give back a chunk that must not start here, and leave the next offer to others for a moment."""
-        log.info("%s are left to others: too long for this walltime, or this node is bad", _describe(chunk))
+        log.info("%s are left to others: too long for this walltime, or this node is bad", described(chunk))
         self._report(study, leases, ChunkReport(chunk=chunk, worker=self._name))
         self._leaving.out_of_time.wait(DECLINE_S)
 
@@ -209,16 +209,16 @@ class ChunkRuns:
         report = ChunkReport(chunk=run.chunk, worker=self._name, result=result)
         if self._report(run.study, run.leases, report):
             note = f": {result.note}" if result.note else ""
-            log.info("%s ended after %.3g s%s", _describe(run.chunk), result.busy_s, note)
+            log.info("%s ended after %.3g s%s", described(run.chunk), result.busy_s, note)
         else:
-            log.warning("%s were taken over by another worker", _describe(run.chunk))
+            log.warning("%s were taken over by another worker", described(run.chunk))
 
     def _handle_lost_process(self, run: ChunkRun) -> None:
         """Report on a process that has ended without a result."""
         process, chunk = run.process, run.chunk
         if run.is_void:
             reap(process)
-            log.warning("%s were taken over by another worker, or their study has ended", _describe(chunk))
+            log.warning("%s were taken over by another worker, or their study has ended", described(chunk))
             return
         how = process.describe_exit()
         died = process.crash or how
@@ -231,12 +231,16 @@ class ChunkRuns:
             log.error("a worker process died at its start (%s): %s", died, process.log_tail())
         elif not run.is_interrupted:
             log.warning(
-                "a worker process was lost with %s (%s); log: %s", _describe(chunk), died, process.log
+                "a worker process was lost with %s (%s); log: %s", described(chunk), died, process.log
             )
+        prefix = prefix_of(socket.gethostname(), process.process.pid)
+        done = recorded_outcomes(
+            run.study.workspace, chunk, log, session=run.session, worker=process.name, prefix=prefix
+        )
         report = ChunkReport(
             chunk=chunk,
             worker=process.name,
-            done=_recorded_outcomes(run),
+            done=done,
             died=died,
             is_infrastructure=failed_at_start,
             is_interrupted=run.is_interrupted,
@@ -257,19 +261,3 @@ class ChunkRuns:
                 process.log_tail(),
             )
             self._leaving.leave()
-
-
-def _recorded_outcomes(run: ChunkRun) -> tuple[tuple[int, int, int], ...]:
-    """The outcomes that an ended process wrote into the ledger. On this machine they are visible at once."""
-    name, prefix = run.process.name, prefix_of(socket.gethostname(), run.process.process.pid)
-    try:
-        return recorded_outcomes(
-            run.study.workspace, run.chunk, session=run.session, worker=name, prefix=prefix
-        )
-    except LedgerError as error:  # the study's owner reads the ledger, too
-        log.warning("%s", error)
-        return ()
-
-
-def _describe(chunk: Chunk) -> str:
-    return f"tasks [{chunk.lo}, {chunk.hi}) of {chunk.instance}"

@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 
+from merlin.base.ranges import Range, merged
 from merlin.errors import (
     ExecutionError,
     LedgerError,
@@ -41,11 +42,12 @@ from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
 from merlin.execution.distributed.workforce import Workforce
 from merlin.execution.notices import Notices
+from merlin.execution.recorded import described
 from merlin.execution.step_jobs import StepJobs
 from merlin.ledger.session import session_start
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.owner import Handout
-from merlin.plan.pieces import Range, Run, merged, pieces_of
+from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.reports import ChunkReport
 from merlin.plan.take_over import take_over
 from merlin.plan.tasks import Chunk, Outcome
@@ -305,9 +307,10 @@ class Ownership:
         if chunk is None:
             return
         log.warning(
-            "the worker of tasks [%d, %d) of %s has not been heard of for %g s; they run again",
-            chunk.lo, chunk.hi, chunk.instance, self._tools.lease_s,
-        )  # fmt: skip
+            "the worker of %s has not been heard of for %g s; they run again",
+            described(chunk),
+            self._tools.lease_s,
+        )
         self.owner.expired(lease, self._done(chunk))
 
     def _done(self, chunk: Chunk) -> tuple[Run, ...]:

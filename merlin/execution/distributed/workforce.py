@@ -35,7 +35,7 @@ class Workforce:
         self._published: list[OpenWork] | None = None
 
     def times(self, now: float) -> dict[str, list[tuple[float, int]]]:
-        """By queue: (seconds that workers have left, their slots)."""
+        """Return for each queue (seconds that workers have left, their slots)."""
         return {queue: [(end - now, num) for end, num in ends] for queue, ends in self._ends.items()}
 
     def count(self, owner: Owner) -> None:

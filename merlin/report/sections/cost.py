@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from merlin.base.page.table import table
-from merlin.report.facts import StudyFacts, moment
+from merlin.report.facts import ReportFacts, moment
 from merlin.report.sections.summary import core_time, in_core_units
 from merlin.views.allocation_cost import AllocationCost
 from merlin.views.cost import StepCost, StudyCost, wasted_by_cause
@@ -31,7 +31,7 @@ _MEANINGS = {
 }
 
 
-def cost(facts: StudyFacts) -> str:
+def cost(facts: ReportFacts) -> str:
     """A bar of all that was held, its parts, the steps, and the allocations."""
     found = facts.cost
     if not found.held_h:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from merlin.base.page.document import Part
 from merlin.errors import MissingExtraError, ShardError, UsageError, command_line
-from merlin.report.facts import StudyFacts
+from merlin.report.facts import ReportFacts
 from merlin.report.room import Room
 from merlin.shards.describe import describe_data_set
 from merlin.shards.ensemble import Ensemble, open_shards
@@ -22,7 +22,9 @@ NUM_SAMPLES = 6  # in a contact sheet
 _MOST_DATA_SETS = 12
 
 
-def data_sets(facts: StudyFacts, room: Room, on_step: Callable[[str], None], *, pictures: bool) -> list[Part]:
+def data_sets(
+    facts: ReportFacts, room: Room, on_step: Callable[[str], None], *, pictures: bool
+) -> list[Part]:
     """A part for each finished data set; the first ones get the room for pictures."""
     parts: list[Part] = []
     for found in facts.page.data_sets[:_MOST_DATA_SETS]:

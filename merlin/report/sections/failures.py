@@ -8,7 +8,7 @@ from typing import Any
 
 from merlin.base.page.table import table
 from merlin.base.text import count, printable
-from merlin.report.facts import StudyFacts, moment
+from merlin.report.facts import ReportFacts, moment
 from merlin.shards.plot.ticks import number
 from merlin.status.failures import FailureGroup
 from merlin.status.input_ranges import InputRange
@@ -21,7 +21,7 @@ _TAIL_CHARACTERS = 160
 _MOST_INPUTS = 10
 
 
-def failures(facts: StudyFacts) -> str:
+def failures(facts: ReportFacts) -> str:
     """A table of the groups, and the largest in detail."""
     groups = facts.failures
     if not groups:

@@ -7,14 +7,14 @@ from html import escape
 from pathlib import Path
 
 from merlin.errors import MerlinError, command_line
-from merlin.report.facts import StudyFacts
+from merlin.report.facts import ReportFacts
 from merlin.report.spec_text import spec_html
 from merlin.shards.format.manifest_file import read_manifest
 
 _MOST_CHARACTERS = 200_000  # of a spec
 
 
-def reproduce(facts: StudyFacts) -> str:
+def reproduce(facts: ReportFacts) -> str:
     """Steps, with commands to copy."""
     plan, known = facts.study.plan, facts.provenance
     steps = []
@@ -43,7 +43,7 @@ def reproduce(facts: StudyFacts) -> str:
     return f'<ol class="recipe">\n{items}\n</ol>'
 
 
-def _run_command(facts: StudyFacts) -> str:
+def _run_command(facts: ReportFacts) -> str:
     known = facts.provenance
     if not known.command:
         return command_line("run", facts.study.plan.spec_path)
@@ -60,7 +60,7 @@ def _digest(path: Path) -> str:
         return ""
 
 
-def spec(facts: StudyFacts) -> str:
+def spec(facts: ReportFacts) -> str:
     """The spec as it was written."""
     if not facts.spec_text:
         return ""

@@ -7,7 +7,7 @@ from html import escape
 from merlin.base.page.document import cards
 from merlin.base.page.outcomes import counts_bar
 from merlin.base.text import count, duration
-from merlin.report.facts import StudyFacts, between, moment
+from merlin.report.facts import ReportFacts, between, moment
 
 _STATES = {
     "new": "has not begun",
@@ -23,7 +23,7 @@ _CORE_UNITS = (("core-hours", 1, 1.0), ("core-minutes", 60, 1 / 60), ("core-seco
 _OUTCOMES = ("ok", "failed", "skipped", "missing")
 
 
-def header(facts: StudyFacts) -> str:
+def header(facts: ReportFacts) -> str:
     """Name, description, state, cards, and planned = ok + failed + skipped + missing."""
     page = facts.page
     about = f'<p class="about-study">{escape(page.description)}</p>' if page.description else ""
@@ -38,13 +38,13 @@ def header(facts: StudyFacts) -> str:
 <p class="lead">{_lead(facts)}</p>"""
 
 
-def _state(facts: StudyFacts) -> str:
+def _state(facts: ReportFacts) -> str:
     page = facts.page
     reason = f" ({escape(page.state_reason)})" if page.state_reason else ""
     return f"The study {_STATES[page.state]}{reason}{_to_go(facts)}. As of {moment(page.now)}."
 
 
-def _to_go(facts: StudyFacts) -> str:
+def _to_go(facts: ReportFacts) -> str:
     """ ", about 5 min 00 s to go, between 4 min and 8 min"."""
     eta = facts.page.eta
     if facts.page.state != "running" or eta is None or not eta.mid_s:
@@ -52,7 +52,7 @@ def _to_go(facts: StudyFacts) -> str:
     return f", about {duration(eta.mid_s)} to go, between {duration(eta.low_s)} and {duration(eta.high_s)}"
 
 
-def _cards(facts: StudyFacts) -> list[tuple[str, str]]:
+def _cards(facts: ReportFacts) -> list[tuple[str, str]]:
     totals, found = facts.page.totals, []
     found.append((f"{_share(totals.ok, totals.planned)}", f"of {count(totals.planned, 'task')} ok"))
     if facts.samples is not None:
@@ -91,7 +91,7 @@ def _share(part: int, whole: int) -> str:
     return f"{min(99.9, max(0.1, 100 * part / whole)):.3g} %"
 
 
-def _remarks(facts: StudyFacts) -> str:
+def _remarks(facts: ReportFacts) -> str:
     """What keeps the study from going on, and what could not be read."""
     page = facts.page
     lines = [
@@ -103,7 +103,7 @@ def _remarks(facts: StudyFacts) -> str:
     return "".join(f'<p class="remark">{line}</p>' for line in lines)
 
 
-def _lead(facts: StudyFacts) -> str:
+def _lead(facts: ReportFacts) -> str:
     """The study in a few sentences."""
     totals, found = facts.page.totals, facts.activity
     num_steps = count(len(facts.page.steps), "step")

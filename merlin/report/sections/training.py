@@ -12,7 +12,7 @@ from urllib.parse import quote
 from merlin.base.page.document import Part, cards
 from merlin.base.text import duration
 from merlin.errors import MissingExtraError, TrainingError, command_line
-from merlin.report.facts import StudyFacts
+from merlin.report.facts import ReportFacts
 from merlin.report.room import Room
 from merlin.shards.plot.canvas import Section, require_matplotlib
 from merlin.shards.plot.page import figure
@@ -38,7 +38,7 @@ _OWN = ("curves", "tournament")
 
 
 def training_runs(
-    facts: StudyFacts, room: Room, on_step: Callable[[str], None], *, pictures: bool
+    facts: ReportFacts, room: Room, on_step: Callable[[str], None], *, pictures: bool
 ) -> list[Part]:
     """A part for each training run, the latest first: it is what the others were for."""
     parts: list[Part] = []

@@ -8,7 +8,7 @@ from merlin.base.page.table import facts_table, table
 from merlin.base.text import count, duration
 from merlin.report.drawings.canvas import spark
 from merlin.report.drawings.step_graph import draw_graph
-from merlin.report.facts import StudyFacts, moment
+from merlin.report.facts import ReportFacts, moment
 from merlin.report.samples import Column, SamplesSummary
 from merlin.shards.plot.ticks import number
 
@@ -17,7 +17,7 @@ _MOST_COLUMNS = 60
 _MOST_RUNS = 40
 
 
-def steps_graph(facts: StudyFacts) -> str:
+def steps_graph(facts: ReportFacts) -> str:
     """The graph, and what each step is for."""
     about = {i.step: i.description for i in facts.study.plan.instances}
     rows = [
@@ -33,7 +33,7 @@ def steps_graph(facts: StudyFacts) -> str:
     return (note + drawn if drawn else "") + table(("step", "does", "in"), rows)
 
 
-def samples(facts: StudyFacts) -> str:
+def samples(facts: ReportFacts) -> str:
     """Columns of the samples with their ranges, and parameters with their values."""
     parts = []
     if facts.samples is not None:
@@ -75,7 +75,7 @@ def _column(column: Column) -> list[str]:
     return [name, number(column.low, 4), number(column.mean, 4), number(column.high, 4), shape]
 
 
-def provenance(facts: StudyFacts) -> str:
+def provenance(facts: ReportFacts) -> str:
     """Versions, commits, who, where and how; and every run of the study."""
     plan, known = facts.study.plan, facts.provenance
     versions = [f"merlin {plan.code_version}"] if plan.code_version else []
@@ -100,7 +100,7 @@ def provenance(facts: StudyFacts) -> str:
     return facts_table((name, value) for name, value in listed if value) + _runs(facts)
 
 
-def _runs(facts: StudyFacts) -> str:
+def _runs(facts: ReportFacts) -> str:
     if not facts.runs:
         return ""
     shown = facts.runs[-_MOST_RUNS:]

@@ -10,11 +10,11 @@ from merlin.plan.outcome_counts import OUTCOMES
 from merlin.plan.plan import StepKind
 from merlin.report.drawings.canvas import spark
 from merlin.report.drawings.timeline import draw_timeline
-from merlin.report.facts import StudyFacts
+from merlin.report.facts import ReportFacts
 from merlin.views.step_lines import StepLine
 
 
-def timeline(facts: StudyFacts) -> str:
+def timeline(facts: ReportFacts) -> str:
     """Workers and tasks, drawn over the time at work."""
     if facts.activity is None:
         return ""
@@ -26,7 +26,7 @@ def timeline(facts: StudyFacts) -> str:
     )
 
 
-def steps(facts: StudyFacts) -> str:
+def steps(facts: ReportFacts) -> str:
     """Outcomes and durations of every step."""
     has_filters = any(step.filtered for step in facts.page.steps)
     columns = [
@@ -52,13 +52,13 @@ def steps(facts: StudyFacts) -> str:
     return note + table(columns, rows, right=right)
 
 
-def _collected(facts: StudyFacts) -> str:
+def _collected(facts: ReportFacts) -> str:
     if not any(step.kind == StepKind.AGGREGATE for step in facts.page.steps):
         return ""
     return '<p class="note">Of a step that collects a data set each shard is a task, and its manifest is one more.</p>'
 
 
-def _row(facts: StudyFacts, step: StepLine, *, has_filters: bool) -> list[str]:
+def _row(facts: ReportFacts, step: StepLine, *, has_filters: bool) -> list[str]:
     name = f"<b>{escape(step.step)}</b>" if step.step else "all"
     cells = [name, *(_count(facts, getattr(step, key), key) for key in OUTCOMES)]
     if has_filters:
@@ -70,7 +70,7 @@ def _row(facts: StudyFacts, step: StepLine, *, has_filters: bool) -> list[str]:
     return [*cells, _seconds(found.median_s), _seconds(found.p95_s), _seconds(found.longest_s), shape]
 
 
-def _count(facts: StudyFacts, num: int, key: str) -> str:
+def _count(facts: ReportFacts, num: int, key: str) -> str:
     is_bad = key == "failed" or (key == "missing" and facts.page.state not in ("new", "running"))
     if is_bad and num:
         return f'<span class="bad">{num:,}</span>'

@@ -9,12 +9,12 @@ from typing import Any
 from msgspec import Struct
 
 from merlin.base.field import Field
+from merlin.base.ranges import Ranges
 from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format import splits
 from merlin.shards.format.counts import MANIFEST_NAME, OUTCOMES, Counts
 from merlin.shards.format.digest import ALGORITHM, combine
-from merlin.shards.format.rows import Ranges
 from merlin.shards.format.shard_info import ShardInfo
 from merlin.shards.format.statistics import Statistics
 
@@ -36,7 +36,7 @@ class SourceInfo(Struct, frozen=True, kw_only=True):
     skipped: Ranges
     missing: Ranges
     filtered: Ranges = ()  # ended ok, and rejected by a filter
-    workspace: str = ""  # below the study's: "" = its own, "extensions/001" (growing.source_workspace)
+    workspace: str = ""  # below the study's: "" = its own, "extensions/001" (source_workspace)
     first_sample: int = 0
 
 
@@ -219,6 +219,19 @@ def sealed(plain: dict[str, Any]) -> str:
 
 def manifest_path(path: Path) -> Path:
     return path if path.name == NAME else path / NAME
+
+
+def study_workspace(data: DataSet) -> Path:
+    """Return the workspace of the study that the data set began with.
+
+    The data set lies below it, at the path that is the aggregate's id.
+    """
+    return data.directory.parents[len(Path(data.aggregate).parts) - 1]
+
+
+def source_workspace(data: DataSet, source: SourceInfo) -> Path:
+    """Return the workspace in which a source's tasks ran, and in which they are run again."""
+    return study_workspace(data) / source.workspace
 
 
 def row_outcome(data: DataSet, source: SourceInfo, task: int) -> tuple[str, str]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.ranges import Range
 from merlin.errors import ShardError
 from merlin.plan.plan import Aggregate, StepInstance
 
 if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
 
-Ranges = tuple[tuple[int, int], ...]
+NO_ROWS: np.ndarray[Any, Any] = np.zeros(0, dtype=np.int64)
 
 
 class Span(Struct, frozen=True):
@@ -55,7 +56,7 @@ class RowMap(Struct, frozen=True):
         """The row of the source's task 0."""
         return self.aggregate.first_row + self.aggregate.sources.index(source) * self.num_tasks
 
-    def shard_range(self, shard: int) -> tuple[int, int]:
+    def shard_range(self, shard: int) -> Range:
         """The rows [lo, hi) that a shard of this study stands for."""
         if shard not in self.shards:
             raise ShardError(
@@ -66,7 +67,7 @@ class RowMap(Struct, frozen=True):
         number = shard - self.aggregate.first_shard
         return first + number * size, first + min((number + 1) * size, self.num_rows)
 
-    def shard_task(self, task: int, absent: Iterable[tuple[int, int]]) -> tuple[int, list[tuple[int, int]]]:
+    def shard_task(self, task: int, absent: Iterable[Range]) -> tuple[int, list[Range]]:
         """What a task of the aggregate stands for: its shard, and the absent rows, which the scheduler counts
         from the study's first row."""
         first = self.aggregate.first_row
@@ -111,38 +112,3 @@ def row_map(workspace: Workspace, aggregate_instance: StepInstance) -> RowMap:
         raise ShardError(f"the sources of '{aggregate_instance.id}' differ in their number of tasks")
     first = sources[0]
     return RowMap(aggregate, first.num_tasks, first.per_sample, workspace.first_sample)
-
-
-def to_ranges(numbers: np.ndarray[Any, Any]) -> Ranges:
-    """Sorted unique integers as maximal half-open ranges."""
-    if not len(numbers):
-        return ()
-    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
-    starts = numbers[np.concatenate(([0], cuts))]
-    ends = numbers[np.concatenate((cuts - 1, [len(numbers) - 1]))] + 1
-    return tuple((int(a), int(b)) for a, b in zip(starts, ends, strict=True))
-
-
-def numbers(ranges: Iterable[tuple[int, int]]) -> np.ndarray[Any, Any]:
-    """The integers of some ranges, ascending, each once."""
-    return np.unique(np.concatenate([np.zeros(0, np.int64), *(np.arange(a, b) for a, b in ranges)]))
-
-
-def total(ranges: Iterable[tuple[int, int]]) -> int:
-    """How many integers are in ranges that do not overlap."""
-    return sum(b - a for a, b in ranges)
-
-
-def mark(
-    mask: np.ndarray[Any, Any], ranges: Iterable[tuple[int, int]], first: int, value: bool = True
-) -> None:
-    """Set the entries of a mask that ranges cover; its first entry stands for number `first`."""
-    for lo, hi in ranges:
-        mask[max(lo - first, 0) : max(hi - first, 0)] = value
-
-
-def format_ranges(ranges: Sequence[tuple[int, int]], limit: int = 10) -> str:
-    """ "3, 7-9, 12" for people; ends are inclusive."""
-    words = [str(a) if b - a == 1 else f"{a}-{b - 1}" for a, b in ranges[:limit]]
-    more = len(ranges) - limit
-    return ", ".join(words) + (f" and {more} more ranges" if more > 0 else "")

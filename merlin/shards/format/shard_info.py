@@ -7,15 +7,17 @@ and `verify` can say which rows are damaged.
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct, field
 
+from merlin.base.ranges import Ranges
 from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import ShardError
-from merlin.shards.format.digest import ALGORITHM, combine, digest_bytes
-from merlin.shards.format.rows import Ranges
+from merlin.shards.format.digest import ALGORITHM, combine, digest_bytes, digest_file_ranges
 from merlin.shards.format.statistics import Statistics
 
 FORMAT = "merlin-shard-info"
@@ -139,3 +141,12 @@ def read_info(path: Path) -> ShardInfo:
     if not is_intact or (info.content_digest, info.file_digest) != stated:
         raise ShardError(f"{path}: its digests do not agree with each other; the file was changed")
     return info
+
+
+def skeleton_digest(path: Path, datasets: Sequence[DatasetInfo]) -> str:
+    """Return the digest of every byte of the file that lies in no extent: headers, attributes, text, gaps."""
+    extents = sorted((e for d in datasets for e in d.extents), key=lambda e: e.offset)
+    begins = [0, *(e.offset + e.nbytes for e in extents)]
+    with path.open("rb", buffering=0) as file:
+        ends = [*(e.offset for e in extents), os.fstat(file.fileno()).st_size]
+        return digest_file_ranges(file.fileno(), zip(begins, ends, strict=True))

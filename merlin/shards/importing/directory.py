@@ -9,9 +9,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from merlin.base.ranges import Ranges
 from merlin.errors import ShardError, UsageError
 from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME, read_manifest
-from merlin.shards.format.rows import Ranges
 from merlin.shards.format.shard_info import info_name, shard_name
 from merlin.shards.unfinished_shards import UnfinishedShards
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from merlin import __version__
+from merlin.base.ranges import numbers, to_ranges
 from merlin.errors import ShardError
 from merlin.shards.format.counts import Counts
 from merlin.shards.format.manifest_file import FailedTasks, SourceInfo
-from merlin.shards.format.rows import numbers, to_ranges
 from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.format.shard_info import (
     ATTEMPT,

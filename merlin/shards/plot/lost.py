@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.ranges import Ranges
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet
-from merlin.shards.format.rows import Ranges
 from merlin.shards.plot.ticks import drawn
 from merlin.shards.reading.planned import task_inputs
 

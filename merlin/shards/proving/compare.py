@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
+from merlin.shards.format.rows import NO_ROWS
 from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo
-from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, Kind, in_rows, problem
+from merlin.shards.proving.damage import DataSetProblem, Kind, in_rows, problem
 from merlin.shards.proving.expected import expected_rows, sample_ids
 
 Array = np.ndarray[Any, Any]

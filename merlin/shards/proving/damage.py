@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.ranges import Ranges, format_ranges, numbers, to_ranges, total
 from merlin.shards.format.manifest_file import DataSet
-from merlin.shards.format.rows import Ranges, format_ranges, numbers, to_ranges, total
+from merlin.shards.format.rows import NO_ROWS
 from merlin.shards.proving.expected import sample_ids
 
 Kind = Literal[
@@ -28,8 +29,6 @@ Kind = Literal[
 ]
 
 Array = np.ndarray[Any, Any]
-
-NO_ROWS: Array = np.zeros(0, dtype=np.int64)
 
 
 class DataSetProblem(Struct, frozen=True):

@@ -10,16 +10,17 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
+from merlin.base.ranges import numbers
 from merlin.errors import ShardError
+from merlin.shards.evidence.previous import ProvenRows
+from merlin.shards.evidence.scan import ColumnFindings
+from merlin.shards.evidence.stored import StoredShard
 from merlin.shards.format.digest import digest_text
 from merlin.shards.format.row_check import FIELDS, GIVEN, group_of
-from merlin.shards.format.rows import numbers
+from merlin.shards.format.rows import NO_ROWS
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
 from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
-from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, in_rows, lost_rows
-from merlin.shards.proving.previous import ProvenRows
-from merlin.shards.proving.scan import ColumnFindings
-from merlin.shards.proving.stored import StoredShard
+from merlin.shards.proving.damage import DataSetProblem, in_rows, lost_rows
 
 Array = np.ndarray[Any, Any]
 

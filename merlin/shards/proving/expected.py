@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.ranges import Ranges, mark, to_ranges
 from merlin.errors import ShardError
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet, SourceInfo
-from merlin.shards.format.rows import Ranges, mark, to_ranges
 
 Array = np.ndarray[Any, Any]
 

@@ -12,12 +12,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from merlin.base.files import absolute_path
+from merlin.base.ranges import to_ranges
 from merlin.errors import MerlinError, ShardError, WorkspaceError
 from merlin.ledger.replay import replay
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.manifest_file import VIRTUAL_NAME, DataSet, FileEntry
-from merlin.shards.format.rows import RowMap, to_ranges
+from merlin.shards.format.rows import RowMap
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info, shard_name
 from merlin.shards.writing.growing import merge, rows_of
 from merlin.shards.writing.manifest import make_part

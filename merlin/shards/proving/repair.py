@@ -17,9 +17,11 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from merlin.base.files import replacing, write_text
+from merlin.base.ranges import Ranges, numbers, to_ranges
 from merlin.errors import ShardError
 from merlin.ledger.replay import replay
 from merlin.plan.plan import StepInstance
+from merlin.shards.evidence.previous import previous_rows
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import (
     NAME,
@@ -30,11 +32,10 @@ from merlin.shards.format.manifest_file import (
     read_manifest,
 )
 from merlin.shards.format.row_check import FIELDS, decode
-from merlin.shards.format.rows import Ranges, numbers, row_map, to_ranges
+from merlin.shards.format.rows import NO_ROWS, row_map
 from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, read_info, shard_name
-from merlin.shards.proving.damage import NO_ROWS, DataSetProblem, lost_rows
+from merlin.shards.proving.damage import DataSetProblem, lost_rows
 from merlin.shards.proving.expected import expected_rows
-from merlin.shards.proving.previous import previous_rows
 from merlin.shards.proving.reread import filtered_in, reread_info
 from merlin.shards.writing.gather import write_shard
 from merlin.shards.writing.growing import write_manifest_file

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.ranges import Ranges, to_ranges
 from merlin.errors import ShardError
+from merlin.shards.evidence.stored import StoredColumn, StoredShard
 from merlin.shards.format.digest import TEXT_BLOCK_ROWS, block_rows, combine, digest_array, digest_bytes
 from merlin.shards.format.manifest_file import DataSet, FieldInfo, ShardEntry
 from merlin.shards.format.row_check import encode
-from merlin.shards.format.rows import Ranges, to_ranges
-from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo, Extent, ShardInfo
+from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo, Extent, ShardInfo, skeleton_digest
 from merlin.shards.format.statistics import Accumulator, Statistics
-from merlin.shards.proving.stored import StoredColumn, StoredShard
-from merlin.shards.writing.columns import skeleton_digest
 
 Array = np.ndarray[Any, Any]
 

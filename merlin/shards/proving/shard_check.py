@@ -10,6 +10,10 @@ import numpy as np
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
+from merlin.shards.evidence.bounds import bounds_of
+from merlin.shards.evidence.probe import plain
+from merlin.shards.evidence.scan import ColumnFindings, Tick, jobs_of
+from merlin.shards.evidence.stored import StoredShard
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
 from merlin.shards.format.regular_file import require_regular
@@ -20,16 +24,12 @@ from merlin.shards.format.shard_info import (
     ShardInfo,
     info_name,
     read_info,
+    skeleton_digest,
 )
-from merlin.shards.proving.bounds import bounds_of
 from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
 from merlin.shards.proving.damage import DataSetProblem, Kind, in_rows
 from merlin.shards.proving.diagnose import Diagnosis, Symptoms, open_by_itself
-from merlin.shards.proving.probe import plain
 from merlin.shards.proving.reread import content_digest
-from merlin.shards.proving.scan import ColumnFindings, Tick, jobs_of
-from merlin.shards.proving.stored import StoredShard
-from merlin.shards.writing.columns import skeleton_digest
 
 Array = np.ndarray[Any, Any]
 

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.ranges import to_ranges, total
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format.counts import Counts
 from merlin.shards.format.digest import digest_bytes
@@ -33,7 +34,6 @@ from merlin.shards.format.manifest_file import (
     manifest_path,
     read_manifest,
 )
-from merlin.shards.format.rows import to_ranges, total
 from merlin.shards.proving.damage import DataSetProblem, lost_rows, problem, samples_by_kind
 from merlin.shards.proving.expected import ABSENT, sample_ids
 from merlin.shards.proving.origin import find_aggregate, has_manifest_outcome, promised

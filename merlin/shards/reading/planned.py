@@ -13,11 +13,10 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
+from merlin.base.ranges import Ranges, to_ranges
 from merlin.errors import MerlinError
 from merlin.shards.format.counts import OUTCOMES
-from merlin.shards.format.manifest_file import DataSet, SourceInfo
-from merlin.shards.format.rows import Ranges, to_ranges
-from merlin.shards.writing.growing import source_workspace
+from merlin.shards.format.manifest_file import DataSet, SourceInfo, source_workspace
 from merlin.workspace.directory import open_workspace
 
 Array = np.ndarray[Any, Any]

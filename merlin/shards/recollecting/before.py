@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
+from merlin.base.ranges import Range, mark, to_ranges
 from merlin.errors import ShardError
 from merlin.ledger.replay import replay
 from merlin.ledger.segments import lineage
-from merlin.plan.pieces import Range
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.plan_io import read_plan, relocate
 from merlin.plan.revise_collection import PRESENT, Held, added
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.rows import mark, row_map, to_ranges
+from merlin.shards.format.rows import row_map
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info, shard_name
 from merlin.shards.recollecting.definition import given_fields, kept_filters, stored_fields
 from merlin.shards.recollecting.from_shards import ShardCollector

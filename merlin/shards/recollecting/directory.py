@@ -11,9 +11,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from merlin.base.ranges import Ranges
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import NAME, read_manifest
-from merlin.shards.format.rows import Ranges
 from merlin.shards.unfinished_shards import UnfinishedShards
 from merlin.shards.writing.bundle import DIRECTORY
 from merlin.shards.writing.folders import Folders

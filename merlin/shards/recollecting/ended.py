@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.ranges import to_ranges
 from merlin.ledger.replay import FailedTask, Replay
 from merlin.plan.plan import StepKind
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.rows import to_ranges
 from merlin.shards.recollecting.directory import CollectedShard
 from merlin.shards.recollecting.share import Share
 from merlin.shards.writing.manifest import Endings

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from merlin.base.field import Field
 from merlin.plan.plan import PlannedField
+from merlin.shards.evidence.previous import ProvenRows, previous_rows
 from merlin.shards.format.segments import Ragged, Values
-from merlin.shards.proving.previous import ProvenRows, previous_rows
 from merlin.shards.recollecting.share import Share
 from merlin.shards.writing.collect import SLICE_BYTES, Array
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.ranges import Ranges, format_ranges, mark, to_ranges
 from merlin.errors import ShardError, command_line
 from merlin.plan.plan import PlannedField, StepInstance
-from merlin.shards.format.rows import Ranges, format_ranges, mark, to_ranges
 from merlin.shards.recollecting.directory import CollectedShard, Origins, folders_in
 from merlin.shards.recollecting.from_shards import ShardCollector
 from merlin.shards.recollecting.share import Recollection, Share, describe_fields, where_stored

@@ -16,11 +16,12 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from merlin.base.ranges import Ranges, numbers, to_ranges, total
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import DataSet, read_manifest
-from merlin.shards.format.rows import Ranges, RowMap, numbers, to_ranges, total
+from merlin.shards.format.rows import RowMap
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
 from merlin.shards.recollecting.directory import MARK, CollectDirectory, CollectedShard, Origins
 from merlin.shards.recollecting.ended import Ended, how_it_ended

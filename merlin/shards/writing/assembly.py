@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from merlin.base.ranges import format_ranges, to_ranges
 from merlin.errors import ShardError, command_line
 from merlin.plan.plan import StepInstance, StepKind
-from merlin.shards.format.rows import format_ranges, row_map, to_ranges
-from merlin.shards.proving.previous import previous_rows
+from merlin.shards.evidence.previous import previous_rows
+from merlin.shards.format.rows import row_map
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk

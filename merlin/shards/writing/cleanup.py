@@ -19,6 +19,7 @@ import h5py
 import numpy as np
 
 from merlin.base.field import TEXT_DTYPE
+from merlin.base.ranges import mark
 from merlin.errors import ShardError
 from merlin.ledger.replay import Replay
 from merlin.plan.cleanup import needed_by
@@ -26,8 +27,9 @@ from merlin.plan.layout import FINISHED
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.reopen import reopen_failed
 from merlin.plan.tasks import Outcome
+from merlin.shards.evidence.scan import jobs_of
 from merlin.shards.format.digest import TEXT_BLOCK_ROWS, digest_text
-from merlin.shards.format.rows import RowMap, mark, row_map
+from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
     SHARD_VERSION,
@@ -35,10 +37,9 @@ from merlin.shards.format.shard_info import (
     info_name,
     read_info,
     shard_name,
+    skeleton_digest,
 )
-from merlin.shards.proving.scan import jobs_of
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
-from merlin.shards.writing.columns import skeleton_digest
 from merlin.workspace.directory import Workspace
 
 Array = np.ndarray[Any, Any]

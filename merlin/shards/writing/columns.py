@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,6 @@ from merlin.shards.format.digest import (
     block_rows,
     digest_array,
     digest_bytes,
-    digest_file_ranges,
     digest_rows,
     is_wide,
     row_digests,
@@ -294,12 +293,3 @@ def _describe(
         shuffle=column.codec.shuffle if is_packed else "",
         references=offsets.get(column.name) if column.is_text else None,
     )
-
-
-def skeleton_digest(path: Path, datasets: Sequence[DatasetInfo]) -> str:
-    """Digest of every byte of the file that lies in no extent: headers, attributes, text, gaps."""
-    extents = sorted((e for d in datasets for e in d.extents), key=lambda e: e.offset)
-    begins = [0, *(e.offset + e.nbytes for e in extents)]
-    with path.open("rb", buffering=0) as file:
-        ends = [*(e.offset for e in extents), os.fstat(file.fileno()).st_size]
-        return digest_file_ranges(file.fileno(), zip(begins, ends, strict=True))

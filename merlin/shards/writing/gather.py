@@ -22,9 +22,10 @@ from msgspec.structs import replace
 
 from merlin.base.compression import NONE, Compression
 from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
+from merlin.base.ranges import mark, to_ranges
 from merlin.plan.plan import Aggregate, Plan, PlannedField, StepInstance
 from merlin.shards.format.row_check import RowChecks, encode
-from merlin.shards.format.rows import RowMap, mark, row_map, to_ranges
+from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.format.shard_info import (
     ATTEMPT,
     FILTERED,
@@ -34,10 +35,11 @@ from merlin.shards.format.shard_info import (
     info_name,
     next_info_name,
     shard_name,
+    skeleton_digest,
 )
 from merlin.shards.format.statistics import Accumulator
 from merlin.shards.writing.assembly import Assembly, RowSource
-from merlin.shards.writing.columns import ColumnSpec, FileHead, skeleton_digest, write_columns
+from merlin.shards.writing.columns import ColumnSpec, FileHead, write_columns
 from merlin.shards.writing.folders import Folders
 from merlin.workspace.directory import Workspace
 

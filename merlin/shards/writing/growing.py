@@ -35,7 +35,6 @@ from merlin.shards.format.manifest_file import (
     FilterInfo,
     PartInfo,
     PartStatistics,
-    SourceInfo,
     manifest_text,
     read_manifest,
 )
@@ -51,19 +50,6 @@ LOCK_NAME = "data_sets.lock"
 _SAME = ("digest_algorithm", "aggregate", "per_sample", "samples_per_shard")  # in all parts
 # of a field, what may change from part to part; manifests of earlier versions do not say whether it is finite
 _MAY_CHANGE = ("statistics", "lengths", "description", "finite")
-
-
-def study_workspace(data: DataSet) -> Path:
-    """The workspace of the study that the data set began with.
-
-    The data set lies below it, at the path that is the aggregate's id.
-    """
-    return data.directory.parents[len(Path(data.aggregate).parts) - 1]
-
-
-def source_workspace(data: DataSet, source: SourceInfo) -> Path:
-    """The workspace in which a source's tasks ran, and in which they are run again."""
-    return study_workspace(data) / source.workspace
 
 
 def require_members(directory: Path, studies: Sequence[Workspace]) -> None:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import TEMPORARY_SUFFIX
+from merlin.base.ranges import Ranges, numbers, to_ranges, total
 from merlin.errors import ShardError
 from merlin.ledger.replay import Replay
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance
@@ -32,7 +33,7 @@ from merlin.shards.format.manifest_file import (
     SourceInfo,
     SplitInfo,
 )
-from merlin.shards.format.rows import Ranges, RowMap, numbers, row_map, to_ranges, total
+from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.format.shard_info import (
     DatasetInfo,
     ShardInfo,

@@ -9,7 +9,7 @@ train_lbann.py           the model, its losses, optimisers, metrics and the tour
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from math import prod
 from pathlib import Path
@@ -28,7 +28,7 @@ from merlin.shards.export.lbann_schemas import write_schemas
 from merlin.shards.export.run import export
 from merlin.shards.export.view import ExportColumn, View
 from merlin.train.config import TrainConfig
-from merlin.train.data import ColumnSelection, TrainingData
+from merlin.train.data import ColumnSelection, OnProgress, TrainingData
 from merlin.train.lbann.networks import Network, drawn
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.scaling import IDENTITY
@@ -37,8 +37,6 @@ from merlin.train.models.outputs import SCALARS
 from merlin.train.prepare import Prepared, build_trainee, prepare
 from merlin.train.quantities import Quantities, Quantity
 from merlin.train.run_directory import RunFacts
-
-Progress = Callable[[int, int], None]  # samples exported, in all
 
 SCRIPT = "train_lbann.py"
 MODELS = (
@@ -61,7 +59,7 @@ def emit(
     config_path: Path,
     words: Sequence[str],
     out: Path,
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
     *,
     trust_code: bool = False,
 ) -> Emitted:

@@ -67,3 +67,11 @@ def identity(ens: Ensemble) -> str:
     """A value that is equal for ensembles of the same samples in the same order."""
     content = ens.manifest.content_digest
     return content if ens.is_whole else combine(content, digest_array(ens.positions))
+
+
+def channels_first(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    """The shape of a sample with its axis of channels in front, if it has one; a negative axis counts from the end."""
+    if axis is None:
+        return shape
+    axis %= len(shape)
+    return (shape[axis], *shape[:axis], *shape[axis + 1 :])

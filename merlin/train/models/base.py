@@ -84,6 +84,7 @@ class Shapes(Struct, frozen=True, dict=True):
         return {**batch, **{key: batch[key].unsqueeze(1) for key in self._without_channels if key in batch}}
 
     def to_json(self) -> dict[str, Any]:
+        # not `to_plain`: `model.pt` has names and sizes by group, as it had before there were fields
         groups = {"inputs": list(self.inputs), "scalars": list(self.scalars), "images": self.images}
         more = {"input_images": self.input_images, "classes": dict(self.classes)}
         return groups | {key: values for key, values in more.items() if values}
@@ -104,7 +105,7 @@ def number(name: str) -> Field:
 
 
 def image_shape(image: Field) -> tuple[int, int, int]:
-    """(C, H, W) of an image, whatever its layout."""
+    """(C, H, W) of an image, whatever its layout, which may put the width before the height."""
     height, width = (image.shape[axis] for axis in image.spatial_axes)
     axis = image.channel_axis
     return (1 if axis is None else image.shape[axis]), height, width

@@ -87,15 +87,17 @@ class Comparison(Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """The comparison with medians, the fields in which the model is not better, and the sentence."""
-        medians = {who: self.error(who) for who in (MODEL, LINEAR, NEAREST)}
-        facts = {
+        # not `to_plain`: half of the entries are computed, and the written order has them between the others
+        return {
             "sentence": self.sentence(),
             "split": self.split,
             "num_samples": self.num_samples,
-            "median_error": medians,
+            "median_error": {who: self.error(who) for who in (MODEL, LINEAR, NEAREST)},
+            "num_known": self.num_known,
+            "num_fitted": self.num_fitted,
+            "not_better": list(self.not_better),
+            "fields": dict(self.fields),
         }
-        known = {"num_known": self.num_known, "num_fitted": self.num_fitted}
-        return {**facts, **known, "not_better": list(self.not_better), "fields": dict(self.fields)}
 
 
 def compare_run(run: RunDirectory, config: TrainConfig) -> Comparison | None:
@@ -166,7 +168,7 @@ class _Fields:
 
     def batches(self, dataset: ShardDataset, most: int) -> Iterator[Batch]:
         """At most so many samples, evenly spread over all."""
-        rows = _spread_rows(len(dataset), most)
+        rows = spread_rows(len(dataset), most)
         for lo in range(0, len(rows), _BATCH):
             yield self.shapes.with_channels(dataset[rows[lo : lo + _BATCH]])
 
@@ -247,7 +249,7 @@ class _Neighbours:
         """`inputs` are the inputs of the samples that are `known`, without the rest."""
         most = max(1, min(NUM_KNOWN, _KNOWN_BYTES // (4 * max(1, fields.num_features))))
         self._known, self._fields = known, fields
-        self._rows = _spread_rows(len(known), most)
+        self._rows = spread_rows(len(known), most)
         parts = [self._rows[lo : lo + NUM_FITTED] for lo in range(0, len(self._rows), NUM_FITTED)]
         self._features = torch.cat(
             [fields.features(fields.shapes.with_channels(inputs[part])) for part in parts]
@@ -293,5 +295,6 @@ def _with_one(features: Tensor) -> Tensor:
     return torch.cat([features, features.new_ones(len(features), 1)], 1)
 
 
-def _spread_rows(num: int, most: int) -> Array:
+def spread_rows(num: int, most: int) -> Array:
+    """At most so many of the numbers below `num`, evenly spread, with the first and the last."""
     return np.unique(np.linspace(0, num - 1, min(num, most)).round().astype(np.int64))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,11 @@ from merlin.errors import UsageError
 from merlin.shards.format.column import Column
 from merlin.train.config import TrainConfig
 from merlin.train.config_file import load_config
-from merlin.train.data import TrainingData
+from merlin.train.data import OnProgress, TrainingData
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
-from merlin.train.results.baseline import compare
+from merlin.train.results.baseline import compare, spread_rows
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.evaluation_file import FORMAT, NAME, VERSION
 from merlin.train.results.held_out import ALL, choose_split, open_held_out, rows_at_once
@@ -44,7 +44,6 @@ from merlin.train.run_directory import RunDirectory, RunFacts
 from merlin.train.run_paths import is_run
 
 Array = np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]  # samples done, in all
 
 MAX_POINTS = 4000  # samples whose scalars are kept for charts
 NUM_SHOWN = 6  # samples whose images are kept
@@ -91,7 +90,7 @@ def evaluate(
     data: Path | None = None,
     device: str = "auto",
     trust_code: bool = False,
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
 ) -> Evaluation:
     """Evaluate the best model of a run on a split of its data set, or of another one with the same fields.
 
@@ -155,7 +154,7 @@ def _baseline(best: BestModel, data: TrainingData, dataset: ShardDataset, split:
 class _Passes:
     """Reports the progress of several passes over samples as that of one pass."""
 
-    def __init__(self, progress: Progress, total: int) -> None:
+    def __init__(self, progress: OnProgress, total: int) -> None:
         self._progress, self._total, self._before = progress, total, 0
 
     def __call__(self, done: int, num: int) -> None:
@@ -203,9 +202,9 @@ class _RunEvaluator:
         self.scalars, self.inputs = _Scalars(), _Scalars()
         self._images: dict[str, ImageScores] = {}
         self._metrics: defaultdict[str, float] = defaultdict(float)
-        self._keep = _spread(len(dataset), MAX_POINTS)
+        self._keep = spread_rows(len(dataset), MAX_POINTS)
 
-    def run(self, progress: Progress) -> None:
+    def run(self, progress: OnProgress) -> None:
         num, step = len(self._dataset), self._batch_size()
         devices = [self._device] if self._device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.inference_mode():
@@ -280,7 +279,7 @@ class _RunEvaluator:
             return ()
         each = {name: scores.per_sample() for name, scores in self._images.items()}
         order = np.argsort(np.mean(list(each.values()), axis=0), kind="stable")
-        index = order[_spread(len(order), NUM_SHOWN)]
+        index = order[spread_rows(len(order), NUM_SHOWN)]
         rows = self._dataset.rows[index]
         with torch.inference_mode():
             _, made = self._apply(index)
@@ -295,8 +294,3 @@ class _RunEvaluator:
 
     def _read(self, column: Column, rows: Array) -> Array:
         return np.asarray(self._data.ens.column_at(column.path)[rows], np.float64)
-
-
-def _spread(num: int, most: int) -> Array:
-    """At most so many of the numbers below `num`, evenly spread, with the first and the last."""
-    return np.unique(np.linspace(0, num - 1, min(num, most)).round().astype(np.int64))

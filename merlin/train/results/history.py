@@ -5,19 +5,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 
-from merlin.base.records import as_kind
-from merlin.errors import TrainingError
-from merlin.train.metrics_log import NAME, read_metrics
+from merlin.train.metrics_log import NAME, Kept, MetricsLine, read_lines
 from merlin.train.run_paths import RunPaths
 
 Array = np.ndarray[Any, Any]
-Kept = Literal["local", "partner", "merged"]
 
 
 class Curve(Struct, frozen=True):
@@ -89,24 +85,9 @@ class History(Struct, frozen=True):
         return found
 
 
-class _MetricsLine(Struct, frozen=True):
-    """A line of `metrics.jsonl`, as far as it matters here."""
-
-    kind: str  # train | validation | round | end
-    step: int
-    values: dict[str, float | None] = field(default_factory=dict)
-    time_s: float | None = None
-    samples_per_s: float | None = None
-    state: str = ""
-    round: int | None = None
-    partner: float | None = None
-    kept: Kept = "local"
-    capacity: float | None = None
-
-
 def read_history(run: RunPaths) -> History:
-    """The history as far as it is written. Raises TrainingError for lines that cannot be read."""
-    lines = {index: _read_lines(run.trainer(index).path / NAME) for index in run.trainers()}
+    """The history as far as it is written. Raises TrainingError if a file cannot be read."""
+    lines = {index: read_lines(run.trainer(index).path / NAME) for index in run.trainers()}
     return History(
         trainers=tuple(_trained(index, found) for index, found in lines.items()),
         training=_curves(lines, "train"),
@@ -115,14 +96,7 @@ def read_history(run: RunPaths) -> History:
     )
 
 
-def _read_lines(path: Path) -> list[_MetricsLine]:
-    try:
-        return as_kind(read_metrics(path), list[_MetricsLine])
-    except ValueError as error:
-        raise TrainingError(f"{path} is damaged: {error}") from error
-
-
-def _trained(index: int, lines: list[_MetricsLine]) -> Trained:
+def _trained(index: int, lines: list[MetricsLine]) -> Trained:
     paces = [line.samples_per_s for line in lines if line.samples_per_s]
     return Trained(
         trainer=index,
@@ -133,7 +107,7 @@ def _trained(index: int, lines: list[_MetricsLine]) -> Trained:
     )
 
 
-def _curves(lines: Mapping[int, list[_MetricsLine]], kind: str) -> dict[str, tuple[Curve, ...]]:
+def _curves(lines: Mapping[int, list[MetricsLine]], kind: str) -> dict[str, tuple[Curve, ...]]:
     """The metrics in lines of a kind; from lines of training, only the losses."""
     points: defaultdict[str, defaultdict[int, list[tuple[int, float]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -149,7 +123,7 @@ def _curves(lines: Mapping[int, list[_MetricsLine]], kind: str) -> dict[str, tup
     }
 
 
-def _rounds(lines: Mapping[int, list[_MetricsLine]]) -> Iterable[Round]:
+def _rounds(lines: Mapping[int, list[MetricsLine]]) -> Iterable[Round]:
     for index, found in lines.items():
         for line in found:
             if line.kind == "round" and line.round is not None:

@@ -37,9 +37,6 @@ class Member(Struct, frozen=True):
     value: float | None  # of the metric that decides, on the validation split
     model: PhysicalModel  # in evaluation mode
 
-    def to_json(self) -> dict[str, Any]:
-        return {"trainer": self.trainer, "step": self.step, "value": self.value}
-
 
 class Members(Struct, frozen=True):
     """Two or more models that differ, by trainer; `notes` say which trainers are not among them, and why."""
@@ -48,7 +45,8 @@ class Members(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [member.to_json() for member in self.models]
+        # not `to_plain`: a model is a module of torch, which JSON does not know
+        return [{"trainer": each.trainer, "step": each.step, "value": each.value} for each in self.models]
 
 
 class _Trained(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +11,10 @@ from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.export.columns_file import OutColumn, holds_arrays, writing_columns
+from merlin.train.data import OnProgress
 from merlin.train.quantities import Quantity
 from merlin.train.results.samples import SamplesReader, open_samples
 from merlin.train.results.surrogate import BATCH_SIZE, TOO_FAR, Array, Surrogate, describe_outside, dtype_of
-
-Progress = Callable[[int, int], None]  # samples done, in all
 
 _BLOCK = 4096  # samples of a block, and of a Parquet row group; fewer where there are images
 _BLOCK_BYTES = 64 << 20
@@ -39,7 +38,7 @@ def predict_file(
     *,
     fields: Sequence[str] | None = None,
     batch_size: int = BATCH_SIZE,
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = lambda done, total: None,
 ) -> Predictions:
     """Predict every sample of a file or a data set, in its order; beside the predictions stand the inputs that are
     columns.

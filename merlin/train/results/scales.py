@@ -5,7 +5,7 @@ They are fitted to the validation split of the run, which no trainer has learned
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import prod
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from merlin.base.records import as_kind
 from merlin.errors import TrainingError
 from merlin.train.config_file import load_config
-from merlin.train.data import TrainingData
+from merlin.train.data import OnProgress, TrainingData
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel
@@ -28,8 +28,6 @@ from merlin.train.results.intervals import Array, fitted_scale
 from merlin.train.results.members import Members, NoEnsembleError
 from merlin.train.results.physical import as_chw
 from merlin.train.run_directory import RunDirectory
-
-Progress = Callable[[int, int], None]  # samples done, in all
 
 _MAX_PIXELS = 1 << 18  # of an image field, spread over all samples
 _LEAST_SPREAD = 1e-6  # relative to an image's greatest value: errors of rounding
@@ -77,7 +75,7 @@ def validation_samples(data: TrainingData) -> Judged:
 
 
 def fit_scales(
-    ensemble: EnsembleModel, judged: Judged, progress: Progress = lambda done, total: None
+    ensemble: EnsembleModel, judged: Judged, progress: OnProgress = lambda done, total: None
 ) -> Scales:
     """The factors with which the true values of some samples are most likely, for an ensemble without factors."""
     ratios = Ratios(len(judged.dataset))
@@ -87,7 +85,7 @@ def fit_scales(
 
 
 def predictions(
-    ensemble: EnsembleModel, judged: Judged, progress: Progress
+    ensemble: EnsembleModel, judged: Judged, progress: OnProgress
 ) -> Iterator[tuple[Quantity, Array, Array, Array]]:
     """Each field with its mean, standard deviation and true value, batch by batch: (n,) or (n, C, H, W) float64, in
     the data set's units."""

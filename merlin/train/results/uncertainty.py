@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from merlin.base.text import count
 from merlin.errors import NotADataSetError, ShardError
+from merlin.train.data import OnProgress
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel
 from merlin.train.results.ensemble_model import EnsembleModel
@@ -25,7 +26,6 @@ from merlin.train.results.intervals import LEVELS, Array, held_shares, reach
 from merlin.train.results.members import Members, NoEnsembleError, load_members
 from merlin.train.results.scales import (
     Judged,
-    Progress,
     Ratios,
     Scales,
     find_scales,
@@ -51,6 +51,7 @@ class FieldUncertainty(Struct, frozen=True):
     scaled: tuple[float, ...]
 
     def to_json(self) -> dict[str, Any]:
+        # not `to_plain`: the file groups the numbers by what they measure, and has an error that is computed
         shares = {"raw": self.raw, "scaled": self.scaled}
         return {
             "units": self.units,
@@ -87,6 +88,7 @@ class Uncertainty(Struct, frozen=True):
         )
 
     def to_json(self) -> dict[str, Any]:
+        # not `to_plain`: models are no JSON, and half of the entries are computed
         num = len(self.members.models)
         return {
             "sentence": self.sentence(),
@@ -126,7 +128,7 @@ class Assessment(Struct, frozen=True):
         more = len(self.fitting.dataset) if isinstance(self.fitting, Judged) else 0
         return more + len(self.judged.dataset)
 
-    def run(self, best: Mapping[str, Any], progress: Progress) -> Uncertainty:
+    def run(self, best: Mapping[str, Any], progress: OnProgress) -> Uncertainty:
         """Measure it; `best` are the published model's scores on the samples, as in `evaluation.json`."""
         fitting, judged, num = self.fitting, self.judged, len(self.ensemble.models)
         scales = fit_scales(self.ensemble, fitting, progress) if isinstance(fitting, Judged) else fitting

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from merlin.train.flat import flat, replaced
-from merlin.train.tournament.exchange import Mean, State
+from merlin.train.state_file import State
+from merlin.train.tournament.exchange import Mean
 
 BEHIND = 5  # rounds that a model may be older than the newest one and still count
 

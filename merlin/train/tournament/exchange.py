@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 from torch import Tensor
 
+from merlin.train.state_file import State
 from merlin.train.tournament.decisions import Scores
 
-State: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 Waiting: TypeAlias = Generator[None, None, T]  # yields whenever it would have to wait
 

@@ -26,9 +26,9 @@ from merlin.base.files import TEMPORARY_SUFFIX, replacing, write_text
 from merlin.base.records import as_kind, to_plain
 from merlin.errors import CheckpointError
 from merlin.shards.format.regular_file import read_json
-from merlin.train.state_file import read_state, write_state
+from merlin.train.state_file import State, read_state, write_state
 from merlin.train.tournament.averaging import Total, who_counts
-from merlin.train.tournament.exchange import Mean, OfferedModel, State, Summary, Waiting
+from merlin.train.tournament.exchange import Mean, OfferedModel, Summary, Waiting
 from merlin.train.tournament.presence import Members, presence_directory
 
 FORMAT = "merlin-offer"

@@ -21,12 +21,12 @@ from merlin.base.records import as_kind, to_plain
 from merlin.errors import TrainingError
 from merlin.train.parallel.mesh import Leaders, pack, unpack
 from merlin.train.parallel.world import gpu_id
+from merlin.train.state_file import State
 from merlin.train.tournament.averaging import is_sound
 from merlin.train.tournament.exchange import (
     Mean,
     OfferedModel,
     RoundInterruptedError,
-    State,
     Summary,
     Waiting,
 )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from merlin.train.state_file import State
 from merlin.train.tournament.draws import MUTATION, uniform
 from merlin.train.widths import is_allowed
 
 # where an optimiser keeps what schedules start from
 BASE = {"lr": "initial_lr", "weight_decay": "weight_decay"}
-State = dict[str, Any]
 
 
 def drawn_factor(name: str, greatest: float, seed: int, number: int, trainer: int) -> float:

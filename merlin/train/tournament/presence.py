@@ -90,7 +90,7 @@ class Members:
         self._missed: dict[tuple[int, int, int], float] = {}  # since when a process is gone
 
     def enter(self) -> None:
-        """Be present. Rounds that were offered before stay known."""
+        """Announce this trainer, and start to renew its record; offers made before stay known."""
         before = self.look(self.index)
         self._mine = replace(self._mine, offered=0 if before is None else before.offered)
         _write(self._path, self._mine)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from merlin.train.metrics_log import finite_or_none
+from merlin.train.state_file import State
 from merlin.train.tournament.averaging import mean_of_both
 from merlin.train.tournament.decisions import DecidingMetric, Scores, decide, decide_merged
 from merlin.train.tournament.exchange import (
     ModelTransport,
     RoundInterruptedError,
-    State,
     Summary,
     T,
     Waiting,

@@ -11,6 +11,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from merlin.base.text import size
 from merlin.views.doctor.finding import Finding, broken_if, warning_if
 
 PACKAGES = {"celery": (5, 4), "redis": (5, 0), "kombu": (5, 3)}  # the least versions
@@ -63,8 +64,8 @@ def judge_directory(path: Path, free_bytes: int, sync_s: float) -> Finding:
     """A directory that can be written; `sync_s` seconds were needed for a small file."""
     hint = ""
     if free_bytes < MIN_FREE_BYTES:
-        hint = f"only {free_bytes / 1e6:.0f} MB are free"
+        hint = f"only {size(free_bytes)} are free"
     elif sync_s > SLOW_SYNC_S:
         hint = f"writing a small file takes {sync_s:.1f} s; every worker does that every few seconds"
-    detail = f"{path} can be written and locked, {free_bytes / 1e9:.1f} GB are free"
+    detail = f"{path} can be written and locked, {size(free_bytes)} are free"
     return warning_if(hint, "directory", detail, latency_ms=1000 * sync_s)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from merlin.base.text import size
 from merlin.config.model import Config, Endpoint
 from merlin.config.reach import Reach, check_endpoint, is_loopback
 from merlin.errors import ExecutionError
@@ -113,7 +114,7 @@ def judge_memory(info: Mapping[str, Any]) -> Iterator[Finding]:
     policy = str(info.get("maxmemory_policy", "noeviction"))
     is_full = limit and limit - used < MIN_FREE_SHARE * limit
     hint = "almost full: studies wait while it is full; raise maxmemory" if is_full else ""
-    detail = f"{used / 1e6:.1f} MB used, {f'limit {limit / 1e6:.0f} MB' if limit else 'no limit'}"
+    detail = f"{size(used)} used, {f'limit {size(limit)}' if limit else 'no limit'}"
     yield warning_if(hint, "memory", detail)
     evicts = limit and policy != "noeviction"
     hint = "Redis may throw away queues and progress when it is full: set maxmemory-policy noeviction"

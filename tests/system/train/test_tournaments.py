@@ -16,7 +16,7 @@ import pytest
 from commands import TRAINING_LIMIT_S, training_environment
 from forked_training import ForkedTraining
 from surrogate_data import make_surrogate_data
-from tournament_crew import Crew, num_rounds, rounds_of
+from tournament_trainers import Trainers, num_rounds, rounds_of
 from train_run import last_checkpoint, prepare_run, state_digest
 from waiting import wait_until
 
@@ -48,21 +48,21 @@ def final_state(run: RunDirectory, trainer: int) -> str:
 
 
 def play(run: RunDirectory, num: int = 3, **options) -> None:
-    with Crew(run, range(num), **options) as crew:
-        assert crew.finish() == {k: {0} for k in range(num)}, [
+    with Trainers(run, range(num), **options) as trainers:
+        assert trainers.finish() == {k: {0} for k in range(num)}, [
             run.trainer(k).log.read_text() for k in range(num)
         ]
 
 
 @contextmanager
-def standing_still(crew: Crew) -> Iterator[None]:
+def standing_still(trainers: Trainers) -> Iterator[None]:
     """What is done to all of them meanwhile happens to all at the same moment, as far as they can tell.
 
     For one that sees another go plays on without it after a quarter of a second.
     """
 
     def signal_all(number: int) -> None:
-        for processes in crew.processes.values():
+        for processes in trainers.processes.values():
             for process in processes:
                 if process.poll() is None:
                     os.kill(process.pid, number)
@@ -104,11 +104,11 @@ def test_a_tournament_that_was_killed_ends_bit_by_bit_as_one_that_was_not(
     run = begin(data, tmp_path / "run", f"tournament.transport={transport}")
     rng = random.Random(3)
     for goal in (3, 7):
-        with Crew(run, range(3), together=together) as crew:
+        with Trainers(run, range(3), together=together) as trainers:
             first = rng.randrange(3)
             wait_until(lambda: num_rounds(run, first) >= goal)  # noqa: B023
-            with standing_still(crew):
-                crew.kill()
+            with standing_still(trainers):
+                trainers.kill()
     play(run, together=together)
     assert [final_state(run, k) for k in range(3)] == [final_state(unbroken[transport], k) for k in range(3)]
     assert [rounds_of(run, k) for k in range(3)] == [rounds_of(unbroken[transport], k) for k in range(3)]
@@ -118,21 +118,21 @@ def test_a_tournament_that_was_killed_ends_bit_by_bit_as_one_that_was_not(
 def test_a_tournament_that_was_stopped_goes_on_bit_by_bit(data, tmp_path, unbroken, transport) -> None:
     together = transport == "process_group"
     run = begin(data, tmp_path / "run", f"tournament.transport={transport}")
-    with Crew(run, range(3), together=together, hold=dict.fromkeys(range(3), 45)) as crew:
+    with Trainers(run, range(3), together=together, hold=dict.fromkeys(range(3), 45)) as trainers:
         wait_until(lambda: num_rounds(run, 1) >= 4)
-        with standing_still(crew):
-            crew.stop()
-        assert crew.finish() == {k: {75} for k in range(3)}
+        with standing_still(trainers):
+            trainers.stop()
+        assert trainers.finish() == {k: {75} for k in range(3)}
     play(run, together=together)
     assert [final_state(run, k) for k in range(3)] == [final_state(unbroken[transport], k) for k in range(3)]
 
 
 def test_one_that_is_killed_does_not_stop_the_others_and_joins_again_later(data, tmp_path) -> None:
     run = begin(data, tmp_path / "run", "training.steps=150")
-    with Crew(run, range(3), hold={2: 35}) as crew:
+    with Trainers(run, range(3), hold={2: 35}) as trainers:
         wait_until(lambda: num_rounds(run, 2) >= 3)
-        crew.kill(2)
-        assert crew.finish() == {0: {0}, 1: {0}, 2: {-signal.SIGKILL}}
+        trainers.kill(2)
+        assert trainers.finish() == {0: {0}, 1: {0}, 2: {-signal.SIGKILL}}
     dead_at = max(line["round"] for line in rounds_of(run, 2))
     for trainer, other in ((0, 1), (1, 0)):
         rounds = rounds_of(run, trainer)
@@ -140,8 +140,8 @@ def test_one_that_is_killed_does_not_stop_the_others_and_joins_again_later(data,
         assert {line["partner"] for line in rounds if line["round"] > dead_at + 2} == {
             other
         }  # nobody else is left
-    with Crew(run, [2]) as crew:
-        assert crew.finish() == {2: {0}}
+    with Trainers(run, [2]) as trainers:
+        assert trainers.finish() == {2: {0}}
     late = [line for line in rounds_of(run, 2) if line["round"] > dead_at + 1]
     assert all(line["partner_round"] >= line["round"] for line in late if "kept" in line)
     assert {line["round"] for line in rounds_of(run, 2)} == set(range(1, 15))
@@ -149,11 +149,11 @@ def test_one_that_is_killed_does_not_stop_the_others_and_joins_again_later(data,
 
 def test_one_that_joins_late_blocks_nobody(data, tmp_path) -> None:
     run = begin(data, tmp_path / "run", "tournament.trainers=2", "training.steps=70")
-    with Crew(run, [0]) as crew:
-        assert crew.finish() == {0: {0}}
+    with Trainers(run, [0]) as trainers:
+        assert trainers.finish() == {0: {0}}
     assert all(line["partner"] is None for line in rounds_of(run, 0))
-    with Crew(run, [1]) as crew:
-        assert crew.finish() == {1: {0}}
+    with Trainers(run, [1]) as trainers:
+        assert trainers.finish() == {1: {0}}
     assert {(line["partner"], line["partner_round"]) for line in rounds_of(run, 1)} == {(0, 6)}
 
 
@@ -190,10 +190,10 @@ def test_every_strategy_is_the_same_over_both_transports_and_over_a_kill(data, t
     group = begin(data, tmp_path / "group", *words, TOGETHER)
     play(unbroken)
     for run, together in ((files, False), (group, True)):
-        with Crew(run, range(3), together=together) as crew:
+        with Trainers(run, range(3), together=together) as trainers:
             wait_until(lambda: num_rounds(run, 1) >= goal)  # noqa: B023
-            with standing_still(crew):
-                crew.kill()
+            with standing_still(trainers):
+                trainers.kill()
         play(run, together=together)
         assert [rounds_of(run, k) for k in range(3)] == [rounds_of(unbroken, k) for k in range(3)]
         assert [final_state(run, k) for k in range(3)] == [final_state(unbroken, k) for k in range(3)]
@@ -221,10 +221,10 @@ WIDTHS = (
 def test_widths_are_the_same_over_both_transports_and_over_a_kill(data, tmp_path) -> None:
     words = [*WIDTHS, "training.steps=80"]
     runs = [begin(data, tmp_path / "files", *words), begin(data, tmp_path / "group", *words, TOGETHER)]
-    with Crew(runs[0], range(3)) as crew:
+    with Trainers(runs[0], range(3)) as trainers:
         wait_until(lambda: num_rounds(runs[0], 2) >= 4)
-        with standing_still(crew):
-            crew.kill()
+        with standing_still(trainers):
+            trainers.kill()
     for run, together in zip(runs, (False, True), strict=True):
         play(run, together=together)
     assert [rounds_of(runs[0], k) for k in range(3)] == [rounds_of(runs[1], k) for k in range(3)]
@@ -237,10 +237,10 @@ def test_ranks_of_a_trainer_change_their_width_together(data, tmp_path) -> None:
     words = [*WIDTHS, "training.steps=60", "tournament.trainers=2", "tournament.ranks_per_trainer=2"]
     unbroken, broken = (begin(data, tmp_path / name, *words) for name in ("unbroken", "broken"))
     play(unbroken, 2, ranks=2)
-    with Crew(broken, range(2), ranks=2) as crew:
+    with Trainers(broken, range(2), ranks=2) as trainers:
         wait_until(lambda: num_rounds(broken, 1) >= 3)
-        with standing_still(crew):
-            crew.kill()
+        with standing_still(trainers):
+            trainers.kill()
     play(broken, 2, ranks=2)
     assert [final_state(broken, k) for k in range(2)] == [final_state(unbroken, k) for k in range(2)]
     assert any("capacity" in line for k in range(2) for line in rounds_of(broken, k))

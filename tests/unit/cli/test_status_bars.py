@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.cli.study_status import bar, show_advice
+from merlin.cli.outcome_bar import bar
+from merlin.cli.study_status import show_advice
 
 FILLS = {"ok": "o", "failed": "f", "skipped": "s", "missing": "m"}
 NUMBERS = st.integers(0, 10**9)
@@ -17,7 +18,7 @@ def test_a_bar_has_its_width_and_hides_nothing(ok: int, failed: int, skipped: in
     step: Any = SimpleNamespace(
         planned=ok + failed + skipped + missing, ok=ok, failed=failed, skipped=skipped, missing=missing
     )
-    text = "".join(piece for _, piece in bar(step, FILLS))
+    text = "".join(piece for _, piece in bar(step, 30, FILLS))
     if step.planned:
         assert len(text) == 30
     for letter, num in (("o", ok), ("f", failed), ("s", skipped), ("m", missing)):

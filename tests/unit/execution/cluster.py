@@ -190,7 +190,7 @@ class Cluster:
         return Tools(config=self.config, backend=backend, carrier=self.carrier, lease_s=LEASE_S)
 
     def mailbox(self) -> Mailbox:
-        """Of somebody else."""
+        """The mailbox of somebody else."""
         return self.tools().backend.mailbox(self.study.id)
 
     def publish(self) -> Cluster:

@@ -30,7 +30,7 @@ def appends(file: Path, *when: str, **more: float) -> NotifyRule:
 
 
 def own(cluster: Cluster) -> Ownership:
-    """By force, as if whoever owned it had been killed."""
+    """Own the study by force, as if whoever owned it had been killed."""
     tools = cluster.tools()
     mailbox = tools.backend.mailbox(cluster.study.id)
     return Ownership(cluster.study, cluster.session, mailbox, mailbox.own(cluster.session, force=True), tools)

@@ -82,7 +82,7 @@ class Hands:
 
 
 def own(cluster: Cluster, tools: Tools | None = None) -> Ownership:
-    """By force, as if whoever owned it had been killed."""
+    """Own the study by force, as if whoever owned it had been killed."""
     tools = tools or cluster.tools()
     mailbox = tools.backend.mailbox(cluster.study.id)
     standing = mailbox.own(cluster.session, force=True)
@@ -342,7 +342,7 @@ def killed_at(cluster: Cluster, call: str, number: int) -> Tools:
 def test_a_restart_that_is_killed_anywhere_leaves_a_study_that_goes_on(
     make_live: Make, call: str, number: int, is_written: bool, has_owner: bool
 ) -> None:
-    """Of a run that still goes on, but of which nothing runs now."""
+    """The run still goes on, but nothing of it runs now."""
     cluster = make_live(step("sim", 3))
     hands = Hands(cluster)
     owner = own(cluster)

@@ -1,4 +1,4 @@
-"""What is told and counted of what was refused."""
+"""Refused messages are counted, and reported."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallSlur
 
 
 def own(cluster: Cluster) -> Ownership:
-    """By force, as if whoever owned it had been killed."""
+    """Own the study by force, as if whoever owned it had been killed."""
     tools = cluster.tools()
     mailbox = tools.backend.mailbox(cluster.study.id)
     return Ownership(cluster.study, cluster.session, mailbox, mailbox.own(cluster.session, force=True), tools)

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from ledger_study import SIZE, plan_of, records
 from merged_segments import merge_segments
 
+from merlin.base.ranges import merged
 from merlin.ledger.record_index import RecordIndex
 from merlin.ledger.replay import replay
 from merlin.ledger.writer import LedgerWriter
-from merlin.plan.pieces import merged
 
 
 @given(

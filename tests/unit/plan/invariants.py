@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from merlin.base.ranges import Range, merged
 from merlin.plan.owner import Owner
-from merlin.plan.pieces import Range, merged, pieces_of
+from merlin.plan.pieces import pieces_of
 from merlin.plan.readiness import decided, open_shards
 from merlin.plan.schedule import Scheduler
 from merlin.plan.task_states import QUEUED, READY, RUNNING, STATE_NAMES, InstanceState

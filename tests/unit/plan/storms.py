@@ -55,7 +55,7 @@ class World:
         self.offers: dict[str, Chunk] = {}
         self.leases: dict[str, Chunk] = {}
         self.mail: list[ChunkReport | tuple[str, str]] = []  # a report, or ("taken" or "expired", lease)
-        self.read = 0  # letters that are dealt with
+        self.num_dealt_with = 0  # letters that the next owner does not read again
         self.holders: dict[str, Holder] = {}  # by lease, also those whose lease is gone
         self.retries: dict[Task, tuple[int, bool]] = {}
         self.deaths: Counter[tuple[str, int, bool]] = Counter()
@@ -84,9 +84,9 @@ class World:
 
     def round(self) -> None:
         """What the owner does again and again; it may be replaced anywhere."""
-        for letter in self.mail[self.heeded :]:
-            self.heed(letter)
-            self.heeded += 1
+        for letter in self.mail[self.num_read :]:
+            self.read_letter(letter)
+            self.num_read += 1
             check_owner(self.owner)
             if self.mishap(0.02):
                 return self.take_over()
@@ -106,10 +106,10 @@ class World:
         for chunk in chunks:
             self.expect_may_run(chunk)
         self.offers |= {chunk.lease: chunk for chunk in chunks}
-        self.read = self.heeded
+        self.num_dealt_with = self.num_read
         return self.take_over() if self.mishap(0.05) else None
 
-    def heed(self, letter: ChunkReport | tuple[str, str]) -> None:
+    def read_letter(self, letter: ChunkReport | tuple[str, str]) -> None:
         match letter:
             case ("taken", lease):
                 self.owner.taken(lease)
@@ -173,7 +173,7 @@ class World:
         self.workers_act()
         reports = [
             [x for x in part if isinstance(x, ChunkReport)]
-            for part in (self.mail[: self.read], self.mail[self.read :])
+            for part in (self.mail[: self.num_dealt_with], self.mail[self.num_dealt_with :])
         ]
         taken = {letter[1]: "w" for letter in self.mail if isinstance(letter, tuple) and letter[0] == "taken"}
         self.hide(outcomes, reports[0])
@@ -191,7 +191,7 @@ class World:
             self.plan, legacy, first_attempt=first_attempt, name=f"{self.num_owners}.", min_chunk_s=1.5
         )
         check_owner(self.owner)
-        self.heeded = self.read
+        self.num_read = self.num_dealt_with
         self.workers_act()
         self.void(void)
         self.write()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from scheduling import Bench
 from small_plans import plan, runs, step
 
+from merlin.base.ranges import without
 from merlin.plan.cutting import NUM_COLLECTED
-from merlin.plan.pieces import without
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import FROM_FILES
 

@@ -8,8 +8,8 @@ import pytest
 from scheduling import FAILED, INTERRUPTED, OK, SKIPPED, SOFT_FAILED, start
 from small_plans import every, gather, runs, same, step
 
+from merlin.base.ranges import merged
 from merlin.errors import ExecutionError
-from merlin.plan.pieces import merged
 from merlin.plan.plan import StepKind
 from merlin.plan.task_states import READY
 

@@ -120,10 +120,19 @@ def imports_of(file: Path) -> Iterator[Import]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno}: a relative import"
             assert node.module is not None
-            yield Import(file, node.lineno, node.module, top)
+            for module in dict.fromkeys(module_of(node.module, alias.name) for alias in node.names):
+                yield Import(file, node.lineno, module, top)
         elif not isinstance(node, ast.expr):  # which holds no import
             scope = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(node)
             todo += [(child, top and not scope) for child in ast.iter_child_nodes(node)]
+
+
+@functools.cache
+def module_of(package: str, name: str) -> str:
+    """Return what `from package import name` imports: a module of ours inside the package, or the package."""
+    path = ROOT.joinpath(*package.split("."), name)
+    is_module = package.split(".")[0] == "merlin" and (path.is_dir() or path.with_suffix(".py").is_file())
+    return f"{package}.{name}" if is_module else package
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -167,6 +176,23 @@ def test_no_file_imports_in_a_circle() -> None:
         if found.module.startswith("merlin."):
             graph.setdefault(name.removesuffix(".__init__"), set()).add(found.module)
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_no_folders_beside_each_other_import_in_a_circle() -> None:
+    """Imports for type checkers and inside functions count, too."""
+    graphs: dict[tuple[str, ...], dict[str, set[str]]] = {}
+    for found in all_imports():
+        if not found.module.startswith("merlin."):
+            continue
+        source, target = found.file.relative_to(PACKAGE).parts[:-1], tuple(found.module.split(".")[1:])
+        if not PACKAGE.joinpath(*target).is_dir():
+            target = target[:-1]
+        same = next((n for n, (a, b) in enumerate(zip(source, target, strict=False)) if a != b), None)
+        if same is not None:
+            graphs.setdefault(source[:same], {}).setdefault(source[same], set()).add(target[same])
+    assert ("shards",) in graphs
+    for graph in graphs.values():
+        graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_no_function_is_longer_than_a_screen() -> None:

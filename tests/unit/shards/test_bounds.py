@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from merlin.shards.proving.bounds import Bounds
+from merlin.shards.evidence.bounds import Bounds
 
 
 def bounds(values, axis=None, is_finite=True):

@@ -32,7 +32,7 @@ def test_the_keys_are_stable(facts):
         "keep_bits", "expression", "shape", "axes", "channels", "bytes_per_sample", "stored_bytes_per_sample",
         "compression_ratio", "statistics", "lengths",
     ]  # fmt: skip
-    assert list(data["left_out"][0]) == ["fate", "source", "cause", "num", "examples"]
+    assert list(data["left_out"][0]) == ["outcome", "source", "cause", "num", "examples"]
     assert list(data["splits"]) == ["train", "validation", "test"]
     assert set(data["study"]) >= {
         "name",

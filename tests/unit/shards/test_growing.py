@@ -13,7 +13,7 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.format.manifest_file import read_manifest, source_workspace
 from merlin.shards.format.rows import row_map
 from merlin.shards.proving.verify import verify
 from merlin.shards.writing import growing
@@ -318,6 +318,6 @@ def test_a_source_knows_the_workspace_to_run_it_again_in(tmp_path):
     with pytest.raises(ShardError, match="rows of extensions/001, which is gone"):
         growing.require_members(study.directory, [study.workspace])
     assert [data.study_id_of(row) for row in (0, 39, 40, 64)] == ["s1", "s1", "e1", "e1"]
-    assert [growing.source_workspace(data, s) for s in data.sources] == [
+    assert [source_workspace(data, s) for s in data.sources] == [
         study.workspace.path, extension.workspace.path,
     ]  # fmt: skip

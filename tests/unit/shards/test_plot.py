@@ -79,7 +79,7 @@ def test_vector_files_for_papers(ens, tmp_path, suffix):
 def test_lost_samples_are_marked_where_their_inputs_are(ens):
     section = make_sections(ens, request("inputs"))[0]
     lost = section.draw.args[0].lost
-    assert {fate: rows[:, 0].tolist() for fate, rows in lost.items()} == {
+    assert {outcome: rows[:, 0].tolist() for outcome, rows in lost.items()} == {
         "failed": [14.0, 16.0],
         "filtered": [40.0],
         "missing": [118.0],

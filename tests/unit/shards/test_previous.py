@@ -14,9 +14,9 @@ from shard_study import make_study
 
 from merlin.base import compression as codecs
 from merlin.errors import ShardError
+from merlin.shards.evidence.previous import ProvenRows, previous_rows
 from merlin.shards.format.manifest_file import read_manifest
 from merlin.shards.format.shard_info import next_info_name, read_info
-from merlin.shards.proving.previous import ProvenRows, previous_rows
 from merlin.shards.proving.reread import filtered_in, reread_info
 from merlin.shards.proving.verify import verify
 from merlin.shards.writing.gather import write_shard

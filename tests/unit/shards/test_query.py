@@ -296,7 +296,7 @@ def test_samples_are_selected_by_id_in_the_order_given(ens):
     assert ens.select(np.array([3], np.uint8)).sample_id.tolist() == [3]
 
 
-def test_ids_that_are_not_there_are_named_with_their_fate(ens):
+def test_ids_that_are_not_there_are_named_with_their_outcome(ens):
     with pytest.raises(
         UsageError, match=r"no samples 5 \(failed\), 44 \(filtered\), 0 \(missing\), 77 \(never planned\)"
     ):

@@ -23,10 +23,10 @@ from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import write_plan
 from merlin.plan.tasks import Outcome
+from merlin.shards.evidence import probe
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.format.statistics import Statistics
-from merlin.shards.proving import probe
 from merlin.shards.proving.verify import verify
 
 

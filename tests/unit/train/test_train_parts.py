@@ -18,7 +18,7 @@ from merlin.cli.train_display import TrainLines
 from merlin.train.checkpoint import read_checkpoint
 from merlin.train.config import Schedule
 from merlin.train.events import LossesTaken, RunEnded
-from merlin.train.metrics_log import MetricsLog, read_metrics
+from merlin.train.metrics_log import MetricsLog, read_lines, read_metrics
 from merlin.train.optim import MovingAverage, lr_factor
 from merlin.train.parallel.world import World, choose_device
 from merlin.train.progress import Judge, LoopProgress
@@ -158,6 +158,24 @@ def test_a_metrics_file_is_continued_after_the_checkpoint(tmp_path) -> None:
         (30, None),
     ]
     assert all(json.loads(line) for line in path.read_text().splitlines()) and notes == []
+
+
+@pytest.mark.parametrize(
+    "damaged", ["{}", "[]", "7", '{"step": 10}', '{"kind": "train", "step": "10"}', "[" * 100_000, "no JSON"]
+)
+def test_a_line_that_is_no_record_is_left_out_when_a_metrics_file_is_continued(
+    tmp_path: Path, damaged: str
+) -> None:
+    notes: list[str] = []
+    log = MetricsLog(tmp_path, 0, notes.append)
+    log(losses(10, 0.1))
+    log.close()
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_text()
+    path.write_text(f"{damaged}\n{whole}")
+    assert [(line.kind, line.step) for line in read_lines(path)] == [("train", 10)]
+    MetricsLog(tmp_path, 10, notes.append).close()
+    assert path.read_text() == whole and notes == []
 
 
 def test_reports_cross_a_pipe() -> None:

@@ -114,7 +114,7 @@ def test_a_clock_that_is_off_is_worth_a_word():
 
 def test_a_full_disk_and_a_slow_one_are_worth_a_word():
     assert machine.judge_directory(Path("/w"), 10**12, 0.01).status == "ok"
-    assert "only 5 MB" in machine.judge_directory(Path("/w"), 5 * 10**6, 0.01).hint
+    assert "only 5.0 MB" in machine.judge_directory(Path("/w"), 5 * 10**6, 0.01).hint
     assert "3.0 s" in machine.judge_directory(Path("/w"), 10**12, 3.0).hint
 
 

@@ -1,4 +1,4 @@
-"""`merlin workers autoscale`."""
+"""`merlin workers autoscale` submits and ends worker jobs as the work that is left demands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin workers explain`."""
+"""`merlin workers explain` says why nothing, or nothing more, runs, and what to do about it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin workers list`."""
+"""`merlin workers list` lists the worker jobs, their time left and what runs in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin workers logs`."""
+"""`merlin workers logs` shows the log of a worker or the output of a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`merlin workers stop`."""
+"""`merlin workers stop` ends worker jobs, whose workers give back what they cannot finish."""
 
 from __future__ import annotations
 

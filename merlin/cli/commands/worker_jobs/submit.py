@@ -1,4 +1,4 @@
-"""`merlin workers submit`."""
+"""`merlin workers submit` submits batch jobs in which the workers of a spec run."""
 
 from __future__ import annotations
 

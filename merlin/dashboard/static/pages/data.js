@@ -134,9 +134,9 @@ function leftOut({ left_out: groups = [], counts }, id) {
   const examples = part("span.links", {}, (node, group) => fill(node, group.examples.map(toTasks(group.source))));
   const list = table(
     "Samples that are not in the data set",
-    ({ fate, source, cause }) => `${fate}/${source}/${cause}`,
+    ({ outcome, source, cause }) => `${outcome}/${source}/${cause}`,
     [
-      text("Outcome", "fate", "name"),
+      text("Outcome", "outcome", "name"),
       number("Samples", "num"),
       number("Share", "num", (many) => percent(many, counts.planned)),
       text("Step", "source"),

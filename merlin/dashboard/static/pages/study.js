@@ -13,7 +13,7 @@ import { overviewTab } from "./overview.js";
 import { taskTab } from "./task.js";
 import { tasksTab } from "./tasks.js";
 import { trainingTab } from "./training.js";
-import { crewTab } from "./workers.js";
+import { workersTab } from "./workers.js";
 
 const hasData = ({ data_sets, steps }) => data_sets.length > 0 || steps.some(({ kind }) => kind === "aggregate");
 
@@ -22,7 +22,7 @@ const TABS = {
   overview: { make: overviewTab, at: place.study, words: "Overview" },
   tasks: { make: tasksTab, at: place.tasks, words: "Tasks" },
   failures: { make: failuresTab, at: place.failures, words: "Failures", num: (page) => page.num_failures },
-  workers: { make: crewTab, at: place.crew, words: "Workers", num: (page) => page.workers.length },
+  workers: { make: workersTab, at: place.studyWorkers, words: "Workers", num: (page) => page.workers.length },
   data: { make: dataTab, at: place.data, words: "Data", num: (page) => page.data_sets.length, has: hasData },
   training: {
     make: trainingTab,

@@ -54,19 +54,19 @@ export function trainingTab(app, { id, key: first }) {
 
 function runParts() {
   const about = section("Run", []);
-  const trainers = trainerTable();
-  const crew = section("Trainers", [], trainers.node);
+  const list = trainerTable();
+  const trainers = section("Trainers", [], list.node);
   const [validation, losses, rounds] = [curveSection("Validation"), curveSection("Losses"), roundSection()];
   const update = (run) => {
     fill(about.body, aboutOf(run));
     about.say(run.state);
-    trainers.update(run.trainers);
-    crew.say(count(run.trainers.length, "trainer"));
+    list.update(run.trainers);
+    trainers.say(count(run.trainers.length, "trainer"));
     validation.update(run.validation);
     losses.update(run.losses);
     rounds.update(run);
   };
-  return { nodes: [about.node, validation.node, losses.node, rounds.node, crew.node], update };
+  return { nodes: [about.node, validation.node, losses.node, rounds.node, trainers.node], update };
 }
 
 function aboutOf({ name, data_path, num_parameters, best, created, ...run }) {

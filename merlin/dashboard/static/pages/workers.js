@@ -8,14 +8,14 @@ import { moment, nothing } from "../parts/text.js";
 
 const SHORT_S = 300; // of walltime
 
-export function crewTab(app) {
-  const crew = crewSections();
-  app.feed.listen(({ page }) => crew.update(page), app.signal);
-  return { node: h(".stack", crew.nodes) };
+export function workersTab(app) {
+  const sections = workerSections();
+  app.feed.listen(({ page }) => sections.update(page), app.signal);
+  return { node: h(".stack", sections.nodes) };
 }
 
 /** `update({workers, queues, jobs, step_jobs, …})`; what there is none of is not shown. */
-export function crewSections() {
+export function workerSections() {
   const none = nothing("");
   const lists = [
     ["Workers", "workers", workerTable()],

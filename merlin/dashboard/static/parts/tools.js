@@ -85,7 +85,7 @@ const KEYS = [
       "g o": "overview",
       "g t": "tasks",
       "g f": "failures",
-      "g c": "its crew of workers",
+      "g c": "its workers",
       "g d": "data sets",
       "g r": "training",
     },
@@ -97,7 +97,7 @@ const STUDY_GOALS = {
   o: place.study,
   t: place.tasks,
   f: place.failures,
-  c: place.crew,
+  c: place.studyWorkers,
   d: place.data,
   r: place.training,
 };

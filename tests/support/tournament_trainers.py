@@ -30,7 +30,7 @@ class Rank(WarmProcess):
         return self.returncode
 
 
-class Crew:
+class Trainers:
     """The processes of a run, one for each rank of each trainer."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Crew:
                 process = Rank(run.path, None if together else trainer, {**where, **variables})
                 self.processes[trainer].append(process)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> Trainers:
         return self
 
     def __exit__(self, *exc: object) -> None:

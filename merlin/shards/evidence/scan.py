@@ -16,10 +16,10 @@ from msgspec import Struct, field
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
+from merlin.shards.evidence.bounds import Bounds
 from merlin.shards.format.aligned import aligned_empty
 from merlin.shards.format.digest import BlockDigest, digest_bytes
 from merlin.shards.format.shard_info import DatasetInfo, Extent, ShardInfo
-from merlin.shards.proving.bounds import Bounds
 from merlin.shards.reading.chunks import Chunks, chunks_of
 from merlin.shards.reading.column_reader import read_into
 

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.ranges import numbers
 from merlin.errors import ShardError, command_line
+from merlin.shards.evidence.stored import StoredShard
 from merlin.shards.format.digest import digest_array
 from merlin.shards.format.row_check import FIELDS, GIVEN, decode
-from merlin.shards.format.rows import numbers
+from merlin.shards.format.rows import NO_ROWS
 from merlin.shards.format.shard_info import (
     ATTEMPT,
     DatasetInfo,
@@ -24,10 +26,8 @@ from merlin.shards.format.shard_info import (
     next_info_name,
     read_info,
     shard_name,
+    skeleton_digest,
 )
-from merlin.shards.proving.damage import NO_ROWS
-from merlin.shards.proving.stored import StoredShard
-from merlin.shards.writing.columns import skeleton_digest
 
 Array = np.ndarray[Any, Any]
 

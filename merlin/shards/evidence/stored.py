@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
+from merlin.shards.evidence.probe import probe
+from merlin.shards.evidence.text_heap import REFERENCE_BYTES, read_texts
 from merlin.shards.format.digest import BLOCK_BYTES, TEXT_BLOCK_ROWS
 from merlin.shards.format.row_check import NUM_GROUPS, RowChecks, group_of
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
-from merlin.shards.proving.probe import probe
-from merlin.shards.proving.text_heap import REFERENCE_BYTES, read_texts
 from merlin.shards.reading.chunks import Chunks, chunks_described, chunks_of
 from merlin.shards.reading.column_reader import read_into
 
