@@ -36,13 +36,17 @@ Batches = Iterator[Any]
 
 
 def peer_path() -> list[str]:
-    """Folders with the peers' packages; they are installed when they are not there."""
+    """Folders with the peers' packages, which are installed when they are not there, and with what tests share."""
     folder = _CACHE / _LMDB.replace("==", "-")
     if not folder.is_dir():
         pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(folder), _LMDB]
         subprocess.run(pip, check=True)
     subprocess.run([str(Path(__file__).resolve().parents[1] / "install_readers.sh")], check=True)
-    return [str(folder), *map(str, _CACHE.glob("mds-*"))]
+    return [
+        str(folder),
+        *map(str, _CACHE.glob("mds-*")),
+        str(Path(__file__).resolve().parents[1] / "support"),
+    ]
 
 
 def flat(folder: Path, num: int) -> dict[str, Array]:

@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[str, int]] = {  # "module:function" in this folder, and th
     "celery_function": ("distributed:null_function", 10_000_000),
     "celery_publish": ("distributed:publish", 100_000_000),
     "celery_first_sample": ("distributed:first_sample", 1_000_000),
-    "celery_recovery": ("distributed:recovery", 1_000),
+    "celery_recovery": ("distributed:recovery", 500),
     "redis_load": ("distributed:redis_load", 10_000),
     "many_workers": ("many_workers:rows", 10_000),
     "allocations": ("allocations:allocations", 10_000),
