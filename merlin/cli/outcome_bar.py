@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+
+from merlin.plan.outcome_counts import OutcomeCounts
 
 FILLS = {"ok": "█", "failed": "▓", "skipped": "▒", "missing": "·"}
 COLOURS = {"ok": "green", "failed": "red", "skipped": "yellow", "missing": ""}
 
 
-class Numbers(Protocol):
-    """Tasks by outcome: of a step, or of the study."""
-
-    @property
-    def planned(self) -> int: ...
-    @property
-    def ok(self) -> int: ...
-    @property
-    def failed(self) -> int: ...
-    @property
-    def skipped(self) -> int: ...
-    @property
-    def missing(self) -> int: ...
-
-
-def bar(numbers: Numbers, width: int, fills: Mapping[str, str] = FILLS) -> list[tuple[str, str]]:
+def bar(numbers: OutcomeCounts, width: int, fills: Mapping[str, str] = FILLS) -> list[tuple[str, str]]:
     """Pieces (outcome, text) of a bar, together `width` long; every outcome that occurs has a cell."""
     counts = {kind: getattr(numbers, kind) for kind in fills}
     cells = {kind: max(num > 0, num * width // max(1, numbers.planned)) for kind, num in counts.items()}

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from merlin.base.text import count, duration, printable, rate
-from merlin.cli.outcome_bar import FILLS, Numbers
+from merlin.cli.outcome_bar import FILLS
+from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.status.eta import Eta
 
 STATE_COLOURS = {
@@ -30,7 +31,7 @@ def to_go(eta: Eta | None) -> str:
     return f"about {duration(eta.mid_s)} to go ({duration(eta.low_s)} to {duration(eta.high_s)}){rest}"
 
 
-def reconciled(numbers: Numbers) -> str:
+def reconciled(numbers: OutcomeCounts) -> str:
     """ "10 planned = 8 ok + 1 failed + 0 skipped + 1 missing"."""
     parts = " + ".join(f"{getattr(numbers, kind):,} {kind}" for kind in FILLS)
     return f"{numbers.planned:,} planned = {parts}"

@@ -141,7 +141,7 @@ def _check_kind(step: Entry, study_shell: str, findings: Findings) -> None:
     if not given:
         empty = next((run.get(kind) for kind in KINDS if kind in run.mapping), None)
         place = empty.key_place if empty else run.key_place
-        hint = f"give run one of {', '.join(KINDS)}"
+        hint = 'give run one of cmd, function ("module:callable") and aggregate'
         findings.error(place, f"step {name!r} has nothing to run", hint=hint, code="step-kind")
     for kind in ("cmd", "restart"):
         entry = run.get(kind)
