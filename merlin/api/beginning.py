@@ -26,7 +26,7 @@ def check_machine(spec: Spec, *, is_elsewhere: bool) -> list[Diagnostic]:
         SpecError: a function of a study that runs here cannot be imported.
         UsageError, ExecutionError: a batch scheduler that the study needs cannot be used here.
     """
-    from merlin.execution.job_schedulers import require_schedulers_of
+    from merlin.execution.job_schedulers import require_schedulers_of  # a dry run needs neither of the two
     from merlin.execution.try_import import import_warnings
 
     if not is_elsewhere:

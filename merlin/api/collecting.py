@@ -11,11 +11,11 @@ from merlin.errors import SpecError, UsageError
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.workspace.directory import Workspace, members
 from merlin.workspace.holding import open_root
+from merlin.workspace.options import StudyOptions
 
 if TYPE_CHECKING:
     from merlin.shards.recollecting.share import Recollection
     from merlin.spec.load import Spec
-    from merlin.workspace.options import StudyOptions
 
 _LOG = logging.getLogger("merlin")
 _SAME = ("kind", "num_tasks", "per_sample", "params")  # of a source
@@ -52,7 +52,6 @@ def recollection_of(
 
 def _plan_for(study: Workspace, spec: Spec, options: StudyOptions | None) -> Plan:
     """What the spec would have planned for this study, with the samples that it has."""
-    from merlin.workspace.options import StudyOptions
     from merlin.workspace.replan import Replanning  # with the schema of specs, which only a new one needs
 
     options = options or StudyOptions()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from merlin.api.updating import MemberUpdate, Update
 from merlin.base.text import count
 from merlin.errors import UsageError, command_line
+from merlin.ledger.replay import replay
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.revise import InstanceChange
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.workspace.directory import Workspace
 
 MAX_SHOWN = 3  # of what is in the way
 
@@ -52,6 +55,14 @@ def _of_other_steps(member: MemberUpdate) -> Iterator[InstanceChange]:
     plans = (member.workspace.plan, member.plan)
     makers = {each.id for plan in plans for each in plan.instances if each.aggregate is not None}
     return (each for each in member.change.instances if each.id not in makers)
+
+
+def left_to_collect(studies: Iterable[Workspace]) -> Iterator[tuple[Workspace, tuple[str, ...]]]:
+    """The studies whose data sets are not made yet, each with the ids of the steps that make them."""
+    for study in studies:
+        ids, outcomes = steps_of_data_sets(study.plan), replay(study.ledger_dir, study.plan).outcomes
+        if any(outcomes[id].ranges((NO_OUTCOME, Outcome.INTERRUPTED)) for id in ids):
+            yield study, ids
 
 
 def steps_of_data_sets(plan: Plan) -> tuple[str, ...]:

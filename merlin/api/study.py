@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from merlin.api import notebook
+from merlin.api.cancelling import cancel_study
 from merlin.api.extending import waits_for
 from merlin.api.left_to_run import refuse_changed_samples, refuse_published, with_work
 from merlin.api.running import run_here
@@ -20,6 +21,7 @@ from merlin.plan.reopen import Again
 from merlin.status.failures import FailureGroup, group_failures
 from merlin.status.live import is_live
 from merlin.status.snapshot import is_published, read_facts
+from merlin.status.sql import query_frame
 from merlin.views.study_page import StudyPage, StudyView
 from merlin.workspace.directory import members
 from merlin.workspace.holding import open_finished
@@ -70,8 +72,6 @@ class Study:
 
     def sql(self, query: str) -> DataFrame:
         """The answer to a query, as of `merlin sql`. Raises UsageError, often with DuckDB's message."""
-        from merlin.status.sql import query_frame
-
         return query_frame(self._workspace, query)
 
     @property
@@ -131,8 +131,6 @@ class Study:
 
         Raises WorkspaceError if a command on another machine runs it, ExecutionError if something survives.
         """
-        from merlin.api.cancelling import cancel_study
-
         for study in members(self._workspace):
             if is_live(study) or is_published(read_facts(study)):
                 cancel_study(study, _LOG.info)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from merlin.base.kinds import KINDS, layout_of
+from merlin.base.kinds import KINDS, SampleKind, layout_of, sample_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,8 +49,13 @@ class Field(Struct, frozen=True, kw_only=True):
         return len(self.shape) + self.ragged
 
     @property
+    def sample_kind(self) -> SampleKind:
+        """What one sample of it is. Raises ShardError for a kind of a later version, which can only be read."""
+        return sample_kind(self.kind)
+
+    @property
     def is_text(self) -> bool:
-        return self.kind == "text"
+        return self.kind in KINDS and KINDS[self.kind].is_text
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
@@ -68,20 +74,16 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def channel_axis(self) -> int | None:
-        """The axis of `shape` that separates channels; None if there is none.
+        """The axis of `shape` that separates channels; None if there is none."""
+        return channel_axis(
+            self.kind, len(self.shape), layout=self.layout, axes=self.axes, ragged=self.ragged
+        )
 
-        It is the layout's c, else the axis named "channel", else the only axis of items that are vectors, else the last
-        axis of an image or volume.
-        """
-        ndim, kind = len(self.shape), KINDS.get(self.kind)
-        if self.layout:
-            return self.layout.index("c") if "c" in self.layout else None
-        if "channel" in self.axes and len(self.axes) == self.ndim:
-            return self.axes.index("channel") - self.ragged
-        if kind is not None and kind.items_are_vectors:
-            return 0 if ndim == 1 else None
-        has_more = kind is not None and kind.spatial and ndim > len(kind.spatial)
-        return ndim - 1 if has_more else None
+    @property
+    def channel_axis_from_end(self) -> int | None:
+        """The same axis as a negative number, which is right for samples and for batches of them."""
+        axis = self.channel_axis
+        return None if axis is None else axis - len(self.shape)
 
     @property
     def spatial_axes(self) -> tuple[int, ...]:
@@ -93,6 +95,27 @@ class Field(Struct, frozen=True, kw_only=True):
     def column_names(self) -> tuple[str, ...]:
         """The names of the columns that a number or a series has in a matrix."""
         return column_names(self.name, self.shape)
+
+
+def channel_axis(
+    kind: str, num_axes: int, *, layout: str = "", axes: Sequence[str] = (), ragged: bool = False
+) -> int | None:
+    """Which of the axes of a sample (of a ragged field: of an item) separates channels; None if none does.
+
+    It is the layout's c, else the axis named "channel", else the only axis of an item of kind ragged, else the last
+    axis of an image or volume that has one more than its spatial ones. `axes` are the names of all axes, the variable
+    one first. Values of a kind of a later version can be read, too, so this raises nothing.
+    """
+    if layout:
+        return layout.index("c") if "c" in layout else None
+    if "channel" in axes and len(axes) == num_axes + ragged:
+        return axes.index("channel") - ragged
+    known = KINDS.get(kind)
+    if known is None:
+        return None
+    if known.is_ragged:
+        return 0 if num_axes == 1 else None
+    return num_axes - 1 if known.spatial and num_axes > len(known.spatial) else None
 
 
 @cache

@@ -1,9 +1,13 @@
-"""Files appear complete or not at all: temporary name, flush to the disk, rename, flush of the directory."""
+"""Files and directories appear complete or not at all.
+
+They are written under a temporary name, flushed to the disk and renamed; then the directory around them is flushed.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -11,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+_TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp(?=/|$)|\.tmp$")
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # a file system without hard links
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of some network file systems, for directories
 
 
@@ -33,15 +40,14 @@ def replacing(
     temporary = temporary_name(path)
     try:
         if mode is not None:
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
+            _create(temporary, b"", mode)
         yield temporary
         if durable:
             sync_path(temporary)
         temporary.replace(path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:  # of a disk that is full, for example
-            error.filename = str(path)
+        _say_where(error, path)
         raise
     if durable and durable_name:
         sync_path(path.parent)
@@ -57,25 +63,124 @@ def write_text(path: Path, text: str, *, mode: int | None = None, durable_name: 
         temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="")
 
 
+def create_text(path: Path, text: str, *, mode: int = 0o666) -> None:
+    """Write all of `text`, as UTF-8, to a new file; of several processes that do it at once, one succeeds.
+
+    Only a process that is killed on a file system without hard links leaves a part of the text.
+
+    Raises:
+        FileExistsError: something has this name; it stays as it is.
+        OSError: it cannot be written.
+    """
+    data, temporary = text.encode(), temporary_name(path)
+    try:
+        _create(temporary, data, mode)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            _create(path, data, mode)
+        sync_path(path.parent)
+    except OSError as error:
+        _say_where(error, path)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    """Create a file with these bytes, flushed; it is removed if they cannot be written. Raises FileExistsError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            if data:
+                file.write(data)
+                file.flush()
+                os.fsync(descriptor)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
 def replace_link(link: Path, target: str) -> None:
-    """Let the symbolic link `link` lead to `target`, in one step."""
-    temporary = temporary_name(link)
-    temporary.symlink_to(target)
-    temporary.replace(link)
+    """Let the symbolic link `link` lead to `target`, in one step. Raises OSError."""
+    with replacing(link, durable=False) as temporary:
+        temporary.symlink_to(target)
 
 
 def link_or_copy(path: Path, name: Path) -> None:
-    """Let `name` be the same file as `path`, or a copy where the file system has no hard links."""
-    temporary = temporary_name(name)
-    try:
+    """Let `name` be the same file as `path`, or a flushed copy where the file system has no hard links.
+
+    Raises OSError.
+    """
+    if name.exists() and name.samefile(path):  # then a rename would do nothing
+        return
+    with replacing(name, durable=False) as temporary:
         try:
             os.link(path, temporary)
         except OSError:
             shutil.copyfile(path, temporary)
-        temporary.replace(name)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+            sync_path(temporary)
+
+
+@contextmanager
+def making_directory(path: Path) -> Iterator[Path]:
+    """Yield a new directory beside `path`; on success `name_directory` gives it this name, else it is removed.
+
+    A process that is killed leaves only the directory with the temporary name.
+
+    Raises:
+        FileExistsError: something else has this name already, and stays as it is.
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_name(path)
+    try:
+        temporary.mkdir()
+        yield temporary
+        name_directory(temporary, path)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        _say_where(error, path)
         raise
+
+
+def name_directory(temporary: Path, path: Path) -> None:
+    """Give a complete directory its name `path`, in one step, after all files and names in it are flushed.
+
+    Raises:
+        FileExistsError: something else has this name already, and stays as it is; an empty directory is replaced.
+        OSError: it cannot be flushed or renamed.
+    """
+    try:
+        _sync_tree(temporary)
+        temporary.rename(path)
+        sync_path(path.parent)
+    except OSError as error:
+        if error.errno in _TAKEN and os.path.lexists(path) and os.path.lexists(temporary):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
+        _say_where(error, path)
+        raise
+
+
+def _sync_tree(top: Path) -> None:
+    """Flush a directory with all files and directories in it; a link is only a name."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(top, topdown=False, onerror=refuse):
+        for path in (Path(folder, name) for name in names):
+            if stat.S_ISREG(path.lstat().st_mode):
+                sync_path(path)
+        sync_path(Path(folder))
+
+
+def _say_where(error: BaseException, path: Path) -> None:
+    """Let an error without a file name, of a disk that is full for example, have one."""
+    if isinstance(error, OSError) and error.filename is None:
+        error.filename = str(path)
 
 
 def absolute_path(path: str | os.PathLike[str]) -> Path:
@@ -111,9 +216,8 @@ def temporary_name(path: Path) -> Path:
 
 
 def written_name(path: str | bytes) -> str:
-    """The name that a user knows: for a temporary name, the name of the file that was being written."""
-    name = os.fsdecode(path)
-    return name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0] if name.endswith(TEMPORARY_SUFFIX) else name
+    """The name that a user knows: for a temporary name, or one below it, the name of what was being written."""
+    return _TEMPORARY.sub("", os.fsdecode(path))
 
 
 def file_error(error: OSError) -> str:

@@ -1,20 +1,45 @@
-"""The kinds of fields and the parts of graphs. A new kind is one entry in `KINDS`."""
+"""The kinds of fields and the parts of graphs. A new kind is one entry in `_KINDS`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
+
+from merlin.errors import ShardError
 
 
 class SampleKind(Struct, frozen=True):
     """What one sample of a field is."""
 
     name: str
+    plural: str  # what fields of this kind are called together
+    chart: str  # the charts that show them; "" for none
     axes: range  # how many axes a sample may have (of a ragged field: an item); empty: its members say
     example: str = ""  # shapes, as messages show them
     spatial: str = ""  # the letters of its spatial axes; an axis of channels may come with them
-    items_are_vectors: bool = False  # the only axis of an item is one of channels
+    holds: Literal["numbers", "text", "members"] = "numbers"
+    is_ragged: bool = False  # always; the only axis of an item is one of channels
+
+    @property
+    def is_number(self) -> bool:
+        """A sample, or an item, is one number."""
+        return self.holds == "numbers" and self.axes == range(1)
+
+    @property
+    def is_picture(self) -> bool:
+        """A sample is a picture as it is, with or without channels."""
+        return len(self.spatial) == 2
+
+    @property
+    def is_text(self) -> bool:
+        return self.holds == "text"
+
+    @property
+    def has_members(self) -> bool:
+        """It has parts, each of which is a field."""
+        return self.holds == "members"
 
     def has_layout(self, letters: str) -> bool:
         """Return whether the letters are those of its axes, each once, in any order."""
@@ -31,13 +56,13 @@ class GraphRole(Struct, frozen=True):
 
 
 _KINDS = (
-    SampleKind("scalar", range(1)),
-    SampleKind("series", range(1, 3), "[128]"),
-    SampleKind("image", range(2, 4), "[64, 64] or [64, 64, 4]", spatial="hw"),
-    SampleKind("volume", range(3, 5), "[32, 32, 32]", spatial="dhw"),
-    SampleKind("text", range(1)),
-    SampleKind("ragged", range(9), '["*"] or ["*", 3]', items_are_vectors=True),
-    SampleKind("graph", range(0)),
+    SampleKind("scalar", "scalars", "scalars", range(1)),
+    SampleKind("series", "series", "series", range(1, 3), "[128]"),
+    SampleKind("image", "images", "images", range(2, 4), "[64, 64] or [64, 64, 4]", spatial="hw"),
+    SampleKind("volume", "volumes", "volumes", range(3, 5), "[32, 32, 32]", spatial="dhw"),
+    SampleKind("text", "text", "", range(1), holds="text"),
+    SampleKind("ragged", "arrays", "series", range(9), '["*"] or ["*", 3]', is_ragged=True),
+    SampleKind("graph", "graphs", "graphs", range(0), holds="members"),
 )
 _ROLES = (
     GraphRole("nodes", "node"),
@@ -48,6 +73,8 @@ _ROLES = (
     GraphRole("targets", ""),
 )
 KINDS = {kind.name: kind for kind in _KINDS}
+# the kinds of charts, in their order: two of them show no values of fields, but inputs and numbers of items
+CHARTS = ("inputs", *dict.fromkeys(kind.chart for kind in _KINDS if kind.chart), "ragged")
 ROLES = {role.name: role for role in _ROLES}
 # of files that hold values of fields
 OUTPUT_SUFFIXES = (*(".json", ".npy", ".npz"), *(".csv", ".tab", ".tsv"), *(".h5", ".hdf5"))
@@ -55,6 +82,7 @@ DTYPES = (
     *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
     *("uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128"),
 )
+MAX_CHANNELS = 4  # a first or last axis up to here is taken for channels, if nothing is said
 MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10}
 
 AXIS_NAMES = {"h": "y", "w": "x", "d": "z", "c": "channel"}  # what axes are called if nothing else is said
@@ -65,6 +93,29 @@ _LETTERS = {
     "depth": "d",
     "channels": "c",
 }
+
+
+def sample_kind(name: str) -> SampleKind:
+    """The kind of this name. Raises ShardError for an unknown one."""
+    if name not in KINDS:
+        raise ShardError(
+            f"this version of Merlin knows no fields of kind '{name}'; it knows {', '.join(KINDS)}"
+        )
+    return KINDS[name]
+
+
+def kind_of_shape(shape: Sequence[int]) -> SampleKind | None:
+    """The kind that numbers of this shape have if nothing is said about them; None for too many axes.
+
+    That is the kind with so many axes beside channels, unless the first or the last axis is as short as one of
+    channels; else the kind that has so many axes together with channels.
+    """
+    usual = {
+        kind.axes.start: kind for kind in reversed(_KINDS) if kind.holds == "numbers" and not kind.is_ragged
+    }
+    num, less = len(shape), usual.get(len(shape) - 1)
+    has_channels = less is not None and less.spatial and min(shape[0], shape[-1]) <= MAX_CHANNELS
+    return less if has_channels or num not in usual else usual[num]
 
 
 def layout_of(kind: str, num_axes: int, axes: Sequence[str] = ()) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from numbers import Integral
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -13,6 +15,38 @@ import msgspec
 T = TypeVar("T")
 _met: set[type] = set()
 _meeting = threading.Lock()
+
+
+class FileFormat(msgspec.Struct, frozen=True):
+    """What the first two entries of a file, or of a state, say: its format and the version of that."""
+
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.name} version {self.version}"
+
+    def head(self) -> dict[str, str | int]:
+        return {"format": self.name, "version": self.version}
+
+    def is_of(self, data: object) -> bool:
+        """True if plain data, or the attributes of an HDF5 file, say that they are of this format."""
+        return not self.mismatch(data)
+
+    def mismatch(self, data: object) -> str:
+        """What was expected and what was found; "" if data is of this format."""
+        head = data if isinstance(data, Mapping) else {}
+        name, version = head.get("format"), head.get("version")
+        if not isinstance(name, str) or not isinstance(version, Integral):
+            return f"expected {self}, and it does not say its format"
+        if (name, int(version)) != (self.name, self.version):
+            return f"expected {self}, found {name} {version}"
+        return ""
+
+    def require(self, data: object) -> None:
+        """Raise ValueError, which says what was found, if data is not of this format."""
+        if wrong := self.mismatch(data):
+            raise ValueError(wrong)
 
 
 def to_plain(value: object) -> Any:

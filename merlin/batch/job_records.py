@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.files import write_text
-from merlin.base.records import as_kind, parsed, to_plain
+from merlin.base.records import FileFormat, as_kind, parsed, to_plain
 from merlin.batch.contract import BatchScheduler, Job, JobRequest
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.script import job_script
 from merlin.errors import SchedulerRefusedError, WorkspaceError
 
 JOBS_DIR = "jobs"  # in merlin_info
-_FORMAT, _VERSION = "merlin-job", 1
+_FORMAT = FileFormat("merlin-job", 1)
 
 
 class JobRecord(Struct, frozen=True, kw_only=True):
@@ -54,7 +53,7 @@ class JobRecords:
 
     def write(self, record: JobRecord) -> None:
         """Write a record, or replace it. Raises WorkspaceError."""
-        text = json.dumps({"format": _FORMAT, "version": _VERSION, **to_plain(record)}, indent=1)
+        text = json.dumps({**_FORMAT.head(), **to_plain(record)}, indent=1)
         try:
             write_text(self.path(record.name), text + "\n")
         except OSError as error:
@@ -117,11 +116,10 @@ class JobRecords:
 
 def _read(path: Path) -> JobRecord:
     try:
-        data: dict[str, Any] = parsed(path.read_bytes())
-        if data.pop("format") != _FORMAT or data.pop("version") != _VERSION:
-            raise ValueError("it is of another version")
+        data = parsed(path.read_bytes())
+        _FORMAT.require(data)
         return as_kind(data, JobRecord)
     except OSError as error:
         raise WorkspaceError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except ValueError as error:
         raise WorkspaceError(f"{path} is no record of a job: {error}; move it away") from error

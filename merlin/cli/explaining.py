@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from merlin.base.text import count, duration, printable
-from merlin.cli.advice import reconciled
+from merlin.cli.advice import reconciled, shown_inputs
 from merlin.cli.output import plain, print_json
 from merlin.plan.outcome_counts import Outcomes, summed
 from merlin.views.explain import StudyExplanation, explain_study
@@ -129,8 +129,6 @@ def _print_step(story: StepStory) -> None:
 
 
 def _print_sample(story: SampleStory) -> None:
-    from merlin.cli.commands.failures import shown_inputs
-
     print(f"sample {story.sample_id} of {story.workspace}")
     if story.inputs:
         print(f"  inputs   {shown_inputs(story.inputs)}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from merlin.base.text import count, duration, rate, size
 from merlin.cli.output import dump_file, flush, plain, print_json, print_table, remark
 from merlin.plan.outcome_counts import OUTCOMES
+from merlin.views.disk_use import size_on_disk
 from merlin.views.studies import studies_in
 from merlin.views.study_line import StudyLine
 
@@ -24,7 +24,7 @@ def list_studies(
 ) -> None:
     """Print the studies in `folders`, or the `newest` ones of them, or write them into the file `dump`."""
     studies = studies_in(*folders, newest=newest)
-    sizes = [_size_of(Path(study.workspace)) for study in studies] if with_size else []
+    sizes = [size_on_disk(Path(study.workspace)) for study in studies] if with_size else []
     rows = [plain(study) | ({"size_bytes": sizes[i]} if sizes else {}) for i, study in enumerate(studies)]
     places = [folder.absolute() for folder in folders]
     document = {"directory": places[0], "directories": places, "studies": rows}
@@ -71,19 +71,3 @@ def _shown(workspace: str) -> str:
 def _flat(row: dict[str, object]) -> dict[str, object]:
     eta = row.pop("eta")
     return row | {"eta_s": eta["mid_s"] if isinstance(eta, dict) else None}
-
-
-def _size_of(folder: Path) -> int:
-    """Bytes on the disk below a folder; links are not followed, and what cannot be read counts as nothing."""
-    total, todo = 0, [os.fspath(folder)]
-    while todo:
-        try:
-            with os.scandir(todo.pop()) as entries:
-                for entry in entries:
-                    found = entry.stat(follow_symlinks=False)
-                    total += found.st_blocks * 512
-                    if stat.S_ISDIR(found.st_mode):
-                        todo.append(entry.path)
-        except OSError:
-            continue
-    return total

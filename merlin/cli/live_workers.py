@@ -13,8 +13,9 @@ from merlin.config.model import Config
 from merlin.execution.distributed.control import has_died
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.worker_names import short_name
 from merlin.views.servers import open_registry
-from merlin.views.workers import choose_workers, make_filter, short_name
+from merlin.views.workers import choose_workers, make_filter
 
 COLUMNS = ("worker", "host", "pid", "queues", "at once", "running", "last seen")
 OF_ALLOCATIONS = ("node", "job", "time left")

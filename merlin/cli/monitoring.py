@@ -6,12 +6,11 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from merlin.cli.display import stderr_is_terminal
-from merlin.cli.execute import make_report, show_report
+from merlin.cli.execute import show_report
 from merlin.cli.find import find_workspace
-from merlin.cli.output import print_json, remark
+from merlin.cli.output import plain, print_json, remark
 from merlin.cli.progress import choose_display
 from merlin.config.load import find_config, require_config
 from merlin.errors import command_line
@@ -23,6 +22,7 @@ from merlin.ledger.replay import replay
 from merlin.plan.outcome_counts import summed
 from merlin.status.snapshot import take_snapshot, was_published
 from merlin.views.published import PublishedStudy
+from merlin.views.run_report import RunReport, report_of, run_seconds
 from merlin.views.servers import open_registry
 from merlin.views.unowned import ToldOfStalls
 from merlin.views.watch import Watch, WatchedStudy, follow
@@ -54,9 +54,9 @@ def follow_all(
         while (found := next_on_queues(config, queues, seen, remark)) is not None:
             remark(f"watching {found.workspace.path}, which uses the same queues")
             reports.append(_follow(found.workspace, found.study, found.steps, sleep_s, as_json=as_json))
-    code = max(int(report["exit_code"]) for report in reports)
+    code = max(report.exit_code for report in reports)
     if as_json:
-        print_json({**reports[0], "exit_code": code, "followed_by": reports[1:]})
+        print_json({**plain(reports[0]), "exit_code": code, "followed_by": reports[1:]})
     return code
 
 
@@ -72,7 +72,7 @@ def _newest(workspace: Workspace) -> Workspace:
 
 def _follow(
     workspace: Workspace, study: WatchedStudy, steps: Collection[str], sleep_s: float | None, *, as_json: bool
-) -> dict[str, Any]:
+) -> RunReport:
     """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
     start = ways_to_start(workspace.plan, workspace.path)
     if isinstance(study, PublishedStudy):
@@ -111,17 +111,9 @@ def _jobs(workspace: Workspace, steps: Collection[str]) -> list[str]:
     return [str(counts) for counts in count_jobs(all_jobs(workspace)) if counts.instance in chosen]
 
 
-def _report(workspace: Workspace, watch: Watch) -> dict[str, Any]:
+def _report(workspace: Workspace, watch: Watch) -> RunReport:
     """How the study ended, from the ledger, as merlin run reports it."""
     totals = summed(watch.per_step.values())
-    seconds = _run_seconds(workspace)
+    seconds = run_seconds(workspace)
     summary = RunSummary(**totals, stop_reason=watch.reason, seconds=seconds, per_step=watch.per_step)
-    return make_report(workspace, summary)
-
-
-def _run_seconds(workspace: Workspace) -> float:
-    """How long the last run took, from its start to its last record."""
-    state = replay(workspace.ledger_dir, workspace.plan)
-    starts = [event.time for event in state.events() if event.kind == "run_started" and event.time]
-    ended = take_snapshot(workspace).ended
-    return max(0.0, ended - starts[-1]) if starts and ended else 0.0
+    return report_of(workspace, summary)

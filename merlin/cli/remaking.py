@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from merlin.api.remaking import refuse_other_changes, steps_of_data_sets
+from merlin.api.remaking import left_to_collect, refuse_other_changes
 from merlin.api.updating import UpdateOptions
 from merlin.cli.output import print_json, remark
 from merlin.cli.running import Work, run_works, told
 from merlin.cli.updating import update_study
 from merlin.errors import command_line
 from merlin.execution.conductor import RunOptions
-from merlin.ledger.replay import replay
-from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.snapshot import take_snapshot
-from merlin.workspace.directory import Workspace, members
+from merlin.workspace.directory import members
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -34,8 +32,7 @@ def remake_data_sets(
     )
     works = [
         Work(study=each, options=RunOptions(workers=num_workers, only=only))
-        for each in members(study)
-        if _is_open(each, only := steps_of_data_sets(each.plan))
+        for each, only in left_to_collect(members(study))
     ]
     reports = run_works(works, None, as_json=as_json)
     for each in members(study):
@@ -47,9 +44,3 @@ def remake_data_sets(
             print_json({"workspace": study.path, "note": "nothing is left to collect", "exit_code": 0})
         return 0
     return told(reports, as_json=as_json)
-
-
-def _is_open(study: Workspace, ids: tuple[str, ...]) -> bool:
-    """Whether some tasks of these step instances have not ended."""
-    outcomes = replay(study.ledger_dir, study.plan).outcomes
-    return any(outcomes[id].ranges((NO_OUTCOME, Outcome.INTERRUPTED)) for id in ids)

@@ -10,11 +10,13 @@ from msgspec import Struct, field
 from merlin.api.extending import waits_for
 from merlin.api.left_to_run import refuse_published
 from merlin.cli import execute, publishing
-from merlin.cli.output import print_json, remark
+from merlin.cli.output import plain, print_json, remark
 from merlin.errors import WorkspaceError, command_line
+from merlin.views.run_report import EXIT_INTERRUPTED, RunReport
 from merlin.workspace.directory import Workspace
 
 if TYPE_CHECKING:
+    from merlin.api.publishing import Published
     from merlin.config.model import Config
     from merlin.execution.conductor import RunOptions
 
@@ -30,13 +32,30 @@ class Work(Struct, frozen=True, kw_only=True):
     brings_workers: bool = False  # the command itself brings workers, so no hint how to start them is needed
 
 
-def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) -> list[dict[str, Any]]:
+class Reported(Struct, frozen=True, kw_only=True):
+    """What became of a work."""
+
+    report: RunReport | Published
+    facts: Mapping[str, Any]  # of the command
+
+    @property
+    def needs_workers(self) -> bool:
+        """It was published, and tasks are left to run."""
+        return not isinstance(self.report, RunReport) and not self.report.complete
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The report as JSON."""
+        return {**plain(self.report), **self.facts}
+
+
+def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) -> list[Reported]:
     """Run or publish what is missing, study by study; the reports are shown as they come, or wanted as JSON.
 
     Extensions that need what the studies before them have not ended ok are left for later. Raises WorkspaceError if
     there is nothing but such.
     """
-    reports: list[dict[str, Any]] = []
+    reports: list[Reported] = []
     for work in works:
         if missing := waits_for(work.study):
             words = f"{work.study.path} needs {missing}, which has not ended ok"
@@ -46,25 +65,34 @@ def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) ->
                 )
             remark(f"{words}; when it has: {command_line('restart', work.study.root)}")
             continue
-        if config is None:
-            refuse_published(work.study, remark)
-            report = execute.run_the_rest(work.study, work.options)
-        else:
-            report = publishing.hand_over(work.study, config, work.options, **work.ways)
-        reports.append({**report, **work.facts})
-        if not as_json and config is None:
-            execute.show_report(report, names_workspace=not work.is_named)
-        elif not as_json:
-            publishing.show_report(report, names_workers=not work.brings_workers)
-        if report["exit_code"] == execute.EXIT_INTERRUPTED:
+        run = _run_here(work, as_json=as_json) if config is None else _publish(work, config, as_json=as_json)
+        reports.append(Reported(report=run, facts=work.facts))
+        if run.exit_code == EXIT_INTERRUPTED:
             break
     return reports
 
 
-def told(reports: Sequence[dict[str, Any]], *, as_json: bool) -> int:
+def _run_here(work: Work, *, as_json: bool) -> RunReport:
+    refuse_published(work.study, remark)
+    report = execute.run_the_rest(work.study, work.options)
+    if not as_json:
+        execute.show_report(report, names_workspace=not work.is_named)
+    return report
+
+
+def _publish(work: Work, config: Config, *, as_json: bool) -> Published:
+    from merlin.api.publishing import hand_over  # runs on this machine do not need it
+
+    report = hand_over(work.study, config, work.options.again, remark, **work.ways)
+    if not as_json:
+        publishing.show_report(report, names_workers=not work.brings_workers)
+    return report
+
+
+def told(reports: Sequence[Reported], *, as_json: bool) -> int:
     """Print the reports of a study and its extensions as JSON, if that is wanted; returns the largest exit code."""
-    code = max(int(report["exit_code"]) for report in reports)
-    first, *others = reports
+    code = max(each.report.exit_code for each in reports)
     if as_json:
+        first, *others = (each.document for each in reports)
         print_json({**first, "extensions": others, "exit_code": code} if others else first)
     return code

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import reduce
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from msgspec import Struct
@@ -16,17 +15,16 @@ from merlin.api.cancelling import end_on_workers
 from merlin.api.extending import next_extension
 from merlin.api.left_to_run import has_work, refuse_running, with_work
 from merlin.api.revising import apply_update, held
-from merlin.api.updating import MemberUpdate, Update, UpdateOptions, plan_update
+from merlin.api.step_changes import StepChange, UpdateCost, UpdateFacts
+from merlin.api.updating import Update, UpdateOptions, plan_update
 from merlin.base.text import count
-from merlin.cli import execute
-from merlin.cli.output import print_json, print_table, remark
+from merlin.cli.output import plain, print_json, print_table, remark
+from merlin.cli.running import Work, run_works, told
 from merlin.errors import UsageError, command_line
 from merlin.execution.conductor import RunOptions
-from merlin.plan.change_words import first_reasons, some_are
-from merlin.plan.revise_collection import added
+from merlin.plan.change_words import first_reasons
 from merlin.plan.study_variables import runtime_variables
-from merlin.plan.tasks import Outcome
-from merlin.views.cost import cores_of
+from merlin.views.run_report import EXIT_INTERRUPTED
 from merlin.workspace.acquire import acquire_dependencies
 from merlin.workspace.directory import Workspace, members, open_workspace
 from merlin.workspace.holding import open_root
@@ -35,27 +33,6 @@ if TYPE_CHECKING:
     from merlin.config.model import Config
     from merlin.spec.load import Spec
     from merlin.workspace.options import StudyOptions
-
-ASK_SHARE = 0.05  # the share of the time spent so far; to repeat more than this, the user is asked
-
-
-class StepChange(Struct, frozen=True, kw_only=True):
-    """What becomes of a step, over its instances and the study's extensions."""
-
-    step: str
-    what: str  # same, new, gone, changed
-    why: tuple[str, ...]
-    to_run: int
-    again: int  # of these, tasks that had ended
-    kept: int
-    collected: int  # of these, tasks of which only the outputs are collected again
-    has_other_samples: bool  # it runs per sample, and some have other values
-    taken: int  # tasks whose values are taken from earlier data sets
-    has_lost: bool  # some of its results exist nowhere any more, and a data set that is made anew needs them
-    lacking: dict[str, int]  # reason why earlier data sets lack results -> number of tasks
-    is_kept: bool  # its results are taken as they are, because of --keep
-    kept_s: float  # seconds of workers that need not be spent again
-    again_s: float
 
 
 class Manner(Struct, frozen=True, kw_only=True):
@@ -71,8 +48,6 @@ class Manner(Struct, frozen=True, kw_only=True):
 
 def run_update(spec: Spec, options: StudyOptions, path: Path, config: Config | None, how: Manner) -> int:
     """Update the study at `path`, and run what is to run of it, here or on workers; returns the exit code."""
-    from merlin.cli.running import Work, run_works, told
-
     choice = UpdateOptions(keep=how.keep, rerun_code=how.changed_code)
     if how.is_dry:
         again = "the same command without --dry"
@@ -87,7 +62,7 @@ def run_update(spec: Spec, options: StudyOptions, path: Path, config: Config | N
         remark(
             f"{count(num_more, 'more sample')} to add: give the same command again when workers have ended this"
         )
-    elif num_more and reports[-1]["exit_code"] != execute.EXIT_INTERRUPTED:
+    elif num_more and reports[-1].report.exit_code != EXIT_INTERRUPTED:
         made = next_extension(spec, options, study, only_new=False, note=remark)
         if made is not None:
             reports += run_works([Work(study=made, options=run_options)], config, as_json=how.as_json)
@@ -128,8 +103,8 @@ def update_study(
         check(update)
         if not as_json:
             _show(update, as_json=False)
-    if not (update.is_nothing or yes):
-        _ask(update)
+    if not (update.is_nothing or yes) and (cost := UpdateCost.of(update)).needs_consent:
+        _ask(cost)
     acquire_dependencies(spec, runtime_variables(spec, study.path), remark)
     if update.is_nothing:
         return study, update.num_more
@@ -144,93 +119,26 @@ def update_study(
     return open_workspace(path), update.num_more
 
 
-def _ask(update: Update) -> None:
-    lines = list(step_changes(update))
-    again_s, all_s = sum(each.again_s for each in lines), sum(each.again_s + each.kept_s for each in lines)
-    num_again = sum(each.again for each in lines)
-    gone = ", ".join(each.step for each in lines if each.what == "gone")
-    removes = [what for what, is_so in (("a step", gone), ("samples", update.num_fewer)) if is_so]
-    if not removes and (not num_again or again_s <= ASK_SHARE * all_s):
-        return
+def _ask(cost: UpdateCost) -> None:
     if not (sys.stdin and sys.stdin.isatty()):
+        removes = [what for what, is_so in (("a step", cost.gone), ("samples", cost.num_fewer)) if is_so]
         reason = f"removes {' and '.join(removes)}" if removes else "repeats work"
         raise UsageError(
             f"the update asks before it {reason}, and nobody can answer here; add --yes, or mend the command"
         )
-    took = f", which took {_core_time(again_s)}" if again_s >= 1 else ""
-    words = [f"leave out {count(update.num_fewer, 'sample')}"] if update.num_fewer else []
-    words += [f"put aside what {gone} has made"] if gone else []
-    words += [f"run {count(num_again, 'task')} again{took}"] if num_again else []
+    took = f", which took {_core_time(cost.again_s)}" if cost.again_s >= 1 else ""
+    words = [f"leave out {count(cost.num_fewer, 'sample')}"] if cost.num_fewer else []
+    words += [f"put aside what {', '.join(cost.gone)} has made"] if cost.gone else []
+    words += [f"run {count(cost.num_again, 'task')} again{took}"] if cost.num_again else []
     question = " and ".join(words)
     click.confirm(f"{question[0].upper()}{question[1:]}?", abort=True, err=True)
 
 
-def step_changes(update: Update) -> Iterator[StepChange]:
-    """The steps in the order of the plan, then those that are gone."""
-    found: dict[str, list[tuple[str, Any, float]]] = {}
-    for member in update.members:
-        seconds = _core_seconds_per_task(member)
-        for each in member.change.instances:
-            what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
-            found.setdefault(each.step, []).append((what, each, seconds.get(each.id, 0.0)))
-    per_sample = {each.step for each in update.members[0].plan.instances if each.per_sample}
-    for step, several in found.items():
-        kinds = {what for what, _, _ in several}
-        yield StepChange(
-            step=step,
-            what=kinds.pop() if len(kinds) == 1 else "changed",
-            why=tuple(dict.fromkeys(why for _, each, _ in several for why in each.why)) + _partly(several),
-            to_run=sum(each.num_to_run for _, each, _ in several if not each.is_gone),
-            again=sum(each.num_again for _, each, _ in several),
-            kept=sum(each.num_kept for _, each, _ in several),
-            collected=sum(each.num_collected for _, each, _ in several),
-            has_other_samples=step in per_sample and update.has_other_values,
-            taken=sum(each.num_taken for _, each, _ in several),
-            has_lost=any(each.has_lost for _, each, _ in several),
-            lacking=reduce(added, (each.lacking for _, each, _ in several), {}),
-            is_kept=step in update.keep,
-            kept_s=sum(each.num_kept * seconds for _, each, seconds in several),
-            again_s=sum(each.num_again * seconds for _, each, seconds in several),
-        )
-
-
-def _partly(several: list[tuple[str, Any, float]]) -> tuple[str, ...]:
-    """Which instances of a step are new or gone, if that is not so for all of them."""
-    if len({what for what, _, _ in several}) == 1:
-        return ()
-    found = (some_are((each.id for w, each, _ in several if w == what), what) for what in ("new", "gone"))
-    return tuple(filter(None, found))
-
-
-def _core_seconds_per_task(member: MemberUpdate) -> dict[str, float]:
-    """What a task of each step instance has taken: its time on all of its cores."""
-    found = {}
-    for instance in member.workspace.plan.instances:
-        headers = [entry.header for entry in member.state.entries(instance.id) if entry.header.elapsed_s > 0]
-        num = sum(header.counts[Outcome.OK] + header.counts[Outcome.FAILED] for header in headers)
-        elapsed_s = sum(header.elapsed_s for header in headers) / num if num else 0.0
-        found[instance.id] = elapsed_s * cores_of(instance)
-    return found
-
-
 def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
     """Print what an update changes; `next_command` does it, if this one does not."""
-    lines = list(step_changes(update))
+    facts = UpdateFacts.of(update)
     if as_json:
-        print_json(
-            {
-                "workspace": update.study.path,
-                "revision": update.study.plan.revision,
-                "next_revision": update.number,
-                "is_nothing": update.is_nothing,
-                "samples": update.samples,
-                "new_samples": update.num_more,
-                "changed_code": update.code,
-                "versions": update.versions,
-                "steps": lines,
-                "exit_code": 0,
-            }
-        )
+        print_json({**plain(facts), "exit_code": 0})
         return
     other = update.spec.document.description.name
     if update.study.plan.name != other:
@@ -245,7 +153,7 @@ def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
         return
     rows = [
         (each.step, _why(each), f"{each.to_run:,}", f"{each.kept:,}", _core_time(each.kept_s))
-        for each in lines
+        for each in facts.steps
     ]
     columns = ("step", "why", "to run", "kept", "saved")
     print_table(columns, rows, right=("to run", "kept", "saved"), folded="why")

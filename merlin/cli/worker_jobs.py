@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from typing import Any
 
 from merlin.base.text import duration
-from merlin.batch.contract import Job, JobState
+from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
 from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.errors import ConfigError, ExecutionError, SchedulerUnreachableError, UsageError
+from merlin.execution.distributed.ended_jobs import EndedJob, end_jobs
+from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.views.servers import open_registry
 from merlin.views.worker_jobs import JobLine, StudyJobs, clients, job_line, jobs_of_steps, our_jobs
 
 COLUMNS = ("job", "state", "nodes", "time left", "workers", "chunks", "hosts", "reason")
-POLL_S = 1.0
 
 
 def show_jobs(scheduler: str, *, as_json: bool) -> None:
@@ -90,14 +90,14 @@ def stop_jobs(jobs: tuple[str, ...], stop_all: bool, wait_s: float, scheduler: s
             "give the jobs to end, or --all for every worker job; merlin workers list shows them"
         )
     workers = _workers_if_any()
-    ended: list[dict[str, Any]] = []
+    ended: list[EndedJob] = []
     known: set[str] = set()
     problems: list[str] = []
     for client, ours in _asked(scheduler, workers):
         known |= {job.id for job in ours}
         chosen = [job for job in ours if stop_all or job.id in jobs]
         try:
-            ended += end_jobs(client, chosen, workers, wait_s)
+            ended += end_jobs(client, chosen, workers, _registry, wait_s)
         except ExecutionError as error:
             problems.append(str(error))
     for job in jobs:
@@ -110,7 +110,7 @@ def stop_jobs(jobs: tuple[str, ...], stop_all: bool, wait_s: float, scheduler: s
         print_json({"ended": ended, "problems": problems, "exit_code": code})
         return code
     for entry in ended:
-        print(f"job {entry['job']}: {entry['done']}")
+        print(f"job {entry.job}: {entry.done}")
     if not ended and not problems:
         print("no worker job waits or runs")
     flush()
@@ -119,39 +119,5 @@ def stop_jobs(jobs: tuple[str, ...], stop_all: bool, wait_s: float, scheduler: s
     return code
 
 
-def end_jobs(
-    client: SchedulerClient, jobs: Sequence[Job], workers: Sequence[WorkerInfo], wait_s: float
-) -> list[dict[str, Any]]:
-    """Tell the workers of the jobs to stop, wait until they have gone, and cancel what is left of the jobs."""
-    scheduler, ids = client.scheduler.system, {job.id for job in jobs if job.state is JobState.RUNNING}
-    inside = [w for w in workers if w.job in ids and w.scheduler == scheduler]
-    left: set[str] = set()
-    if inside:
-        registry = open_registry(require_config())
-        registry.send([worker.name for worker in inside], "stop")
-        left = _wait_for(
-            lambda: {w.job for w in registry.workers() if w.name in {i.name for i in inside}}, wait_s
-        )
-    client.cancel([job.id for job in jobs])
-    told = {worker.job for worker in inside}
-    return [{"job": job.id, "done": _done(job, told, left)} for job in jobs]
-
-
-def _done(job: Job, told: Collection[str], left: Collection[str]) -> str:
-    if job.state is JobState.PENDING:
-        return "cancelled before it began"
-    if job.id in left:
-        return "cancelled; its workers give back what they run"
-    return (
-        "its workers have finished, and it is cancelled"
-        if job.id in told
-        else "cancelled; no worker was alive in it"
-    )
-
-
-def _wait_for(alive: Callable[[], set[str]], wait_s: float) -> set[str]:
-    """The jobs in which workers are alive after `wait_s` seconds."""
-    deadline = time.monotonic() + wait_s
-    while (left := alive()) and time.monotonic() < deadline:
-        time.sleep(min(POLL_S, max(0.0, deadline - time.monotonic())))
-    return left
+def _registry() -> RedisRegistry:
+    return open_registry(require_config())

@@ -5,19 +5,18 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import errno
 import os
 import secrets
 import shlex
 import stat
 from pathlib import Path
 
+from merlin.base.files import create_text
 from merlin.config.places import KEY_FILE
 from merlin.errors import ConfigError
 
 KEY_BYTES = 32
 _MAX_FILE_BYTES = 4096
-_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # a file system without hard links
 
 
 def read_key(path: Path) -> bytes:
@@ -64,32 +63,13 @@ def given_key(path: Path) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """Write a new key under a temporary name, then rename it to `path` unless that name is taken."""
+    """Write a new key, unless another process is faster."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
-        _write_new(part)
-        try:
-            os.link(part, path)
-        except FileExistsError:
-            pass
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            with contextlib.suppress(FileExistsError):
-                _write_new(path)
-        finally:
-            part.unlink()
+        with contextlib.suppress(FileExistsError):
+            create_text(path, secrets.token_hex(KEY_BYTES) + "\n", mode=0o600)
     except OSError as error:
         raise ConfigError(f"the key {path} cannot be written: {error.strerror}") from error
-
-
-def _write_new(path: Path) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(KEY_BYTES) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _check_access(path: Path, status: os.stat_result) -> None:

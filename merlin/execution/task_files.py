@@ -37,7 +37,11 @@ def file_size(path: str) -> int:
 
 
 def write_script(script: Script, stem: str) -> None:
-    """Write an executable `<stem>.sh` into the task's directory."""
+    """Write an executable `<stem>.sh` into the task's directory.
+
+    It is written in place, which saves a rename for each task: only the process that has written a script runs it, and
+    every try writes it again, so one that was cut short is never run.
+    """
     path = f"{script.directory}/{stem}.sh"
     data = script.text.encode("utf-8", "surrogateescape")
     fd = os.open(path, _WRITE, 0o755)

@@ -7,12 +7,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from merlin.base.records import to_plain
+from merlin.base.records import FileFormat, to_plain
 from merlin.base.text import count, duration
 from merlin.errors import command_line
 
-FORMAT = "merlin-notice"
-VERSION = 1
+FORMAT = FileFormat("merlin-notice", 1)
 TEST = "test"  # the event of `merlin notify --test`
 
 
@@ -44,11 +43,11 @@ class Message(Struct, frozen=True, kw_only=True):
     def facts(self) -> dict[str, Any]:
         """The JSON document that commands and webhooks get."""
         words = {"title": self.title, "text": self.text}
-        return {"format": FORMAT, "version": VERSION, **to_plain(self.notice), **words}
+        return {**FORMAT.head(), **to_plain(self.notice), **words}
 
     def variables(self) -> dict[str, str]:
         """The environment variables that commands get."""
-        values = {name: value for name, value in self.facts().items() if name not in ("format", "version")}
+        values = {name: value for name, value in self.facts().items() if name not in FORMAT.head()}
         return {
             f"MERLIN_{name.upper()}": "" if value is None else str(value).replace("\0", "")
             for name, value in values.items()

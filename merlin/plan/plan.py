@@ -13,12 +13,12 @@ from typing import Literal
 from msgspec import Struct, field
 
 from merlin.base.field import Field
+from merlin.base.records import FileFormat
 from merlin.errors import UsageError
 from merlin.plan.layout import SampleLayout
 from merlin.plan.notify_rule import NotifyRule
 
-FORMAT = "merlin-plan"
-VERSION = 1
+FORMAT = FileFormat("merlin-plan", 1)
 
 Scalar = str | int | float | bool
 

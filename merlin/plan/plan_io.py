@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from merlin.base.files import write_text
 from merlin.base.records import as_kind, indented, to_plain
 from merlin.errors import WorkspaceError
-from merlin.plan.plan import FORMAT, VERSION, Plan, Scalar
+from merlin.plan.plan import FORMAT, Plan, Scalar
 
 
 def plan_to_json(plan: Plan) -> str:
-    content = {"format": FORMAT, "version": VERSION, **_content(plan)}
+    content = {**FORMAT.head(), **_content(plan)}
     return indented(content, ensure_ascii=False) + "\n"
 
 
@@ -42,12 +42,12 @@ def plan_from_json(text: str, where: str = "plan") -> Plan:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # RecursionError: nested too deeply
         raise WorkspaceError(f"{where}: not JSON ({error}); the file is damaged") from error
-    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
-        raise WorkspaceError(f"{where}: not a plan (its format is not {FORMAT!r})")
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT.name:
+        raise WorkspaceError(f"{where}: not a plan (its format is not {FORMAT.name!r})")
     version = data.pop("version", None)
-    if version != VERSION:
+    if version != FORMAT.version:
         raise WorkspaceError(
-            f"{where}: plan version {version!r} is unknown, this Merlin reads version {VERSION}; "
+            f"{where}: plan version {version!r} is unknown, this Merlin reads version {FORMAT.version}; "
             "use the version that made the workspace"
         )
     try:

@@ -13,14 +13,15 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from merlin.base.files import TEMPORARY_SUFFIX, link_or_copy, sync_path
+from merlin.base.files import TEMPORARY_SUFFIX, link_or_copy, making_directory, name_directory
+from merlin.base.records import FileFormat
 from merlin.errors import CheckpointError
 from merlin.train.parallel.mesh import Ranks
 from merlin.train.sharded_state import on_all_ranks, read_sharded, write_sharded
 from merlin.train.state_file import State, read_state, require_format
 
-FORMAT = "merlin-checkpoint"
-VERSION = 2
+FORMAT = FileFormat("merlin-checkpoint", 2)
+_FORMAT_1 = FileFormat(FORMAT.name, 1)
 _FILE = ".pt"  # of version 1
 _STEP = re.compile(r"step_(\d+)(?:\.(\d+)|\.pt)")
 _BEST = re.compile(r"best\.(\d+)")
@@ -52,7 +53,7 @@ class Checkpoints:
         Returns False, on all ranks, if it failed: then what was there stays, and a note says so.
         """
         temporary = self.directory / f"step_{step:08d}{TEMPORARY_SUFFIX}"
-        head = {"format": FORMAT, "version": VERSION, "step": step}
+        head = {**FORMAT.head(), "step": step}
         try:
             on_all_ranks(self._ranks, lambda: self._clear(temporary))
             write_sharded(temporary, head, state, self._ranks)
@@ -79,8 +80,7 @@ class Checkpoints:
             return
         same = [number for at, number, _ in self._named() if at == step]
         path = self.directory / f"step_{step:08d}.{max(same, default=0) + 1}"
-        temporary.rename(path)
-        sync_path(self.directory)
+        name_directory(temporary, path)
         if best:
             self._keep_best(path)
         self._forget_old(step, path)
@@ -94,14 +94,9 @@ class Checkpoints:
     def _keep_best(self, path: Path) -> None:
         before = _bests(self.directory)
         number = int(before[-1].name.rpartition(".")[2]) + 1 if before else 1
-        temporary = self.directory / f"best{TEMPORARY_SUFFIX}"
-        _remove(temporary)
-        temporary.mkdir()
-        for file in path.iterdir():
-            link_or_copy(file, temporary / file.name)
-        sync_path(temporary)
-        temporary.rename(self.directory / f"best.{number}")
-        sync_path(self.directory)
+        with making_directory(self.directory / f"best.{number}") as temporary:
+            for file in path.iterdir():
+                link_or_copy(file, temporary / file.name)
         for old in before:
             _remove(old)
 
@@ -187,9 +182,9 @@ def read_best(directory: Path) -> State | None:
 def read_checkpoint(path: Path, like: State | None = None) -> State:
     """Read and check a checkpoint; `like` as `read_sharded`. Raises CheckpointError if it is damaged or not there."""
     if path.suffix != _FILE:
-        return read_sharded(path, FORMAT, VERSION, like)
+        return read_sharded(path, FORMAT, like)
     state = read_state(path)
-    require_format(path, state, FORMAT, 1)
+    require_format(path, state, _FORMAT_1)
     return state
 
 

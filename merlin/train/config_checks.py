@@ -29,7 +29,8 @@ def check_data(file: ConfigFile, ens: Ensemble) -> ColumnSelection:
     columns = Columns(ens)
     numeric = [c for c in columns.fields.values() if not c.is_text and not c.ragged]
     labels = columns.default_labels()
-    scalars, images = ([c for c in numeric if c.kind == kind] for kind in ("scalar", "image"))
+    scalars = [c for c in numeric if c.sample_kind.is_number]
+    images = [c for c in numeric if c.sample_kind.is_picture]
     fields = [c for c in numeric if _may_be_input(c)]
     inputs = _choose(file, ens, "inputs", labels, [*fields, *labels])
     class_columns = _choose(file, ens, "classes", (), scalars)
@@ -37,8 +38,8 @@ def check_data(file: ConfigFile, ens: Ensemble) -> ColumnSelection:
     rest = [c for c in learned if c not in inputs]
     selection = ColumnSelection(
         inputs=inputs,
-        scalars=_choose(file, ens, "scalars", [c for c in rest if c.kind == "scalar"], scalars),
-        images=_choose(file, ens, "images", [c for c in rest if c.kind == "image"], images),
+        scalars=_choose(file, ens, "scalars", [c for c in rest if c.sample_kind.is_number], scalars),
+        images=_choose(file, ens, "images", [c for c in rest if c.sample_kind.is_picture], images),
         classes=tuple(_classes(file, ens, class_columns)),
     )
     _refuse_double(file, selection)
@@ -63,9 +64,7 @@ def check_data(file: ConfigFile, ens: Ensemble) -> ColumnSelection:
 def _may_be_input(column: Column) -> bool:
     """True for a field that is a number, a series of one axis, or an image."""
     plain = not column.is_complex and not column.graph
-    return plain and (
-        column.kind in ("scalar", "image") or (column.kind == "series" and len(column.shape) == 1)
-    )
+    return plain and (len(column.shape) < 2 or column.sample_kind.is_picture)
 
 
 def _choose(

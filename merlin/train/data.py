@@ -17,7 +17,6 @@ import torch
 from msgspec import Struct
 
 from merlin.base.field import Field
-from merlin.base.kinds import KINDS
 from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
@@ -64,12 +63,12 @@ class ColumnSelection(Struct, frozen=True):
     @property
     def matrix(self) -> tuple[Column, ...]:
         """The inputs that are numbers or series, side by side in "inputs"."""
-        return tuple(c for c in self.inputs if c.kind != "image")
+        return tuple(c for c in self.inputs if not c.sample_kind.is_picture)
 
     @property
     def single(self) -> tuple[Column, ...]:
         """The columns that have an entry of their own in a batch."""
-        images = (c for c in self.inputs if c.kind == "image")
+        images = (c for c in self.inputs if c.sample_kind.is_picture)
         return (*images, *self.images, *(found.column for found in self.classes))
 
     @property
@@ -78,7 +77,7 @@ class ColumnSelection(Struct, frozen=True):
         return Shapes(
             (
                 *(number(name) for c in self.matrix for name in c.column_names),
-                *(_delivered(c) for c in self.inputs if c.kind == "image"),
+                *(_delivered(c) for c in self.inputs if c.sample_kind.is_picture),
             ),
             (
                 *(number(c.name) for c in self.scalars),
@@ -99,11 +98,13 @@ class ColumnSelection(Struct, frozen=True):
 
 def _delivered(column: Column) -> Field:
     """A column that has a key of its own, with its channels in front."""
-    shape, spatial = column.shape, KINDS[column.kind].spatial
+    shape, spatial = column.shape, column.sample_kind.spatial
     if spatial:
         shape = channels_first(shape, column.channel_axis)
     layout = "c" * (len(shape) - len(spatial)) + spatial if spatial else ""
-    return Field(name=column.name, kind=column.kind, dtype=column.dtype.name, shape=shape, layout=layout)
+    return Field(
+        name=column.name, kind=column.field.kind, dtype=column.dtype.name, shape=shape, layout=layout
+    )
 
 
 class TrainingData(Struct, frozen=True, dict=True):
@@ -133,7 +134,7 @@ class TrainingData(Struct, frozen=True, dict=True):
 
     def inputs_of(self, split: str) -> ShardDataset:
         """The inputs alone, so that images and scalars that are predicted are not read."""
-        return self._dataset([c.name for c in self.selection.inputs if c.kind == "image"], [], split)
+        return self._dataset([c.name for c in self.selection.inputs if c.sample_kind.is_picture], [], split)
 
     def _dataset(
         self,

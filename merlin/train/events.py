@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct
 
@@ -17,29 +17,53 @@ EndState = Literal["finished", "stopped"]
 class Event(Struct, frozen=True, kw_only=True):
     """Something that happened at a step of a trainer, whose progress is as it was then."""
 
+    kind: ClassVar[str] = ""  # what logs call it; "" for what no log keeps
     step: int
     epoch: float
     progress: LoopProgress
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The numbers that were measured, by name."""
+        return {}
 
 
 class LossesTaken(Event, frozen=True, kw_only=True):
     """The losses since the last such event, as means over the steps."""
 
+    kind = "train"
     losses: Mapping[str, float]
     lr: Mapping[str, float]  # by phase
     samples_per_s: float
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The losses, and the learning rate of each phase."""
+        return {**self.losses, **{f"lr/{phase}": lr for phase, lr in self.lr.items()}}
 
 
 class RoundPlayed(Event, frozen=True, kw_only=True):
     """A round of the tournament, with the facts that `Rounds.play` gives about it."""
 
+    kind = "round"
     facts: Mapping[str, Any]
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The numbers among the facts."""
+        return dict(self.facts.get("values", {}))
 
 
 class Validated(Event, frozen=True, kw_only=True):
     """The metrics of the validation split, which are `progress.metrics`."""
 
+    kind = "validation"
     is_best: bool
+
+    @property
+    def values(self) -> Mapping[str, float]:
+        """The metrics."""
+        return self.progress.metrics
 
 
 class CheckpointSaved(Event, frozen=True, kw_only=True):
@@ -53,6 +77,7 @@ class StepDone(Event, frozen=True, kw_only=True):
 class RunEnded(Event, frozen=True, kw_only=True):
     """The last event of a run."""
 
+    kind = "end"
     state: EndState
     reason: str
 

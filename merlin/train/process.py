@@ -24,6 +24,7 @@ from merlin.train.checkpoint import Checkpoints
 from merlin.train.config import TrainConfig
 from merlin.train.config_file import load_config
 from merlin.train.data import TrainingData
+from merlin.train.event_log import EventLog
 from merlin.train.events import StopRequest
 from merlin.train.loop import Ending, Loop
 from merlin.train.metrics_log import MetricsLog
@@ -34,6 +35,7 @@ from merlin.train.prepare import build_trainee, configured_capacity, open_data
 from merlin.train.progress import Judge
 from merlin.train.reports import LogFile, Note, PipeObserver, Report, Reporter, Silent, TrainObserver
 from merlin.train.run_directory import RunDirectory, publish_best
+from merlin.train.tensorboard_log import TensorBoardLog
 from merlin.train.tournament.exchange import ModelTransport
 from merlin.train.tournament.files import FileTransport
 from merlin.train.tournament.group import GroupTransport
@@ -43,6 +45,7 @@ from merlin.train.trainer import Trainer, seed_initial_weights
 from merlin.train.widths import Widths
 
 EVENTS_FD = "MERLIN_TRAIN_EVENTS"  # the descriptor that reports go to
+LOGS: tuple[type[EventLog], ...] = (MetricsLog, TensorBoardLog)  # what keeps the events of a loop
 GRACE_S = 30.0  # for a checkpoint, when the process that started this one is gone
 EXIT_STOPPED = 75  # as sendmail's EX_TEMPFAIL: start it again
 
@@ -140,9 +143,11 @@ def open_loop(
         else:
             trainer.start(data)
         if mesh.ranks.is_first:
-            log = MetricsLog(directory.path, trainer.step, note)
-            stack.callback(log.close)
-            loop.listeners += [log, Reporter(observer, trainer.index, trainer.step, trainer.num_steps)]
+            for log_type in LOGS:
+                log = log_type(directory.path, trainer.step, note)
+                stack.callback(log.close)
+                loop.listeners.append(log)
+            loop.listeners.append(Reporter(observer, trainer.index, trainer.step, trainer.num_steps))
         # otherwise the garbage collector would now and then look at all that PyTorch has loaded; such a step
         # takes a tenth of a second longer, and other trainers and ranks would wait for it
         gc.freeze()

@@ -91,16 +91,16 @@ class Quantities(Struct, frozen=True):
 
 
 def _quantity(column: Column) -> Quantity:
-    known, field, axis = column.statistics, column.field, column.channel_axis
+    known, field = column.statistics, column.field
     counted = known is not None and all(known.count)
     return Quantity(
         name=column.name,
         path=column.path,
-        units="" if field is None or field.units == "1" else field.units,
-        description="" if field is None else field.description,
+        units="" if field.units == "1" else field.units,
+        description=field.description,
         low=min(known.min) if known is not None and counted else None,
         high=max(known.max) if known is not None and counted else None,
         shape=column.shape,
-        axis=None if axis is None else axis - len(column.shape),
-        channels=() if field is None else field.channels,
+        axis=field.channel_axis_from_end,
+        channels=field.channels,
     )

@@ -21,7 +21,7 @@ import torch
 from msgspec import Struct, field
 
 from merlin.base.files import replacing, write_text
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import FileFormat, as_kind, to_plain
 from merlin.base.yaml_text import yaml_text
 from merlin.errors import TrainingError, command_line
 from merlin.shards.format.regular_file import read_json
@@ -30,13 +30,11 @@ from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.quantities import Quantities
-from merlin.train.run_paths import BEST, CONFIG, FACTS, NORMALISE, RunPaths
+from merlin.train.run_paths import BEST, CONFIG, FACTS, MODEL_FORMAT, NORMALISE, RunPaths
 from merlin.train.state_file import write_state
 from merlin.workspace.prepare import code_version
 
-FORMAT = "merlin-run"
-VERSION = 1
-MODEL_FORMAT = "merlin-model"
+FORMAT = FileFormat("merlin-run", 1)
 
 
 class RunFacts(Struct, frozen=True):
@@ -91,12 +89,10 @@ class RunDirectory(RunPaths):
             data = read_json(path)
         except (OSError, ValueError) as error:
             raise TrainingError(f"{path} cannot be read: {error}") from error
-        if not isinstance(data, dict):
-            raise TrainingError(f"{path} is damaged: it holds no facts")
-        if (data.pop("format", None), data.pop("version", None)) != (FORMAT, VERSION):
-            raise TrainingError(f"{path}: not a {FORMAT} of version {VERSION}")
+        if wrong := FORMAT.mismatch(data):
+            raise TrainingError(f"{path}: {wrong}")
         try:
-            if unknown := data.keys() - set(RunFacts.__struct_fields__):
+            if unknown := data.keys() - {*FORMAT.head(), *RunFacts.__struct_fields__}:
                 raise ValueError(f"unknown facts {sorted(unknown)}")
             return as_kind(data, RunFacts)
         except ValueError as error:
@@ -107,7 +103,7 @@ def create_run(path: Path, config: TrainConfig, facts: RunFacts, normaliser: Nor
     """Begin a run in `path`, which may exist; `run.json` is written last, and makes it a run."""
     write_config(path, config)
     normaliser.save(path / NORMALISE)
-    data = {"format": FORMAT, "version": VERSION, **to_plain(facts)}
+    data = {**FORMAT.head(), **to_plain(facts)}
     write_text(path / FACTS, json.dumps(data, indent=1) + "\n")
     return RunDirectory(path)
 
@@ -157,8 +153,7 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
     if capacity is not None:  # that of the best model, whose width may have changed
         options["capacity"] = capacity
     model = {
-        "format": MODEL_FORMAT,
-        "version": VERSION,
+        **MODEL_FORMAT.head(),
         "model": {**best["code"], "options": options},
         "shapes": facts.shapes.to_json(),
         "quantities": to_plain(facts.quantities),

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from merlin.base.records import FileFormat
 from merlin.errors import TrainingError, WorkspaceError
 from merlin.workspace.directory import lock_file
 
 CONFIG, FACTS, NORMALISE, BEST = "config.yaml", "run.json", "normalise.json", "best.json"
+MODEL_FORMAT = FileFormat("merlin-model", 1)  # of best/model.pt
 
 
 class RunPaths:

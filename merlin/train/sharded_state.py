@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from merlin.base.files import sync_path
+from merlin.base.records import FileFormat
 from merlin.errors import CheckpointError
 from merlin.shards.format.digest import digest_file_ranges
 from merlin.shards.format.regular_file import require_regular
@@ -46,6 +46,8 @@ T = TypeVar("T")
 def write_sharded(directory: Path, head: Mapping[str, Any], state: State, ranks: Ranks) -> None:
     """Write a state into an empty directory; all ranks have to call it. `head` says the format and version.
 
+    Each rank has flushed its parts; the rest is flushed by `name_directory`, once all is there.
+
     Raises CheckpointError on all ranks if it failed on one of them.
     """
     tensors: dict[str, Tensor] = {}
@@ -58,8 +60,6 @@ def write_sharded(directory: Path, head: Mapping[str, Any], state: State, ranks:
             parts = [part for parts, _ in written for part in parts]
             files = {name: digest for _, digests in written for name, digest in digests.items()}
             write_state(directory / STATE, {**head, "state": plain, "parts": parts, "files": files})
-            sync_path(directory / STATE)
-            sync_path(directory)
 
     on_all_ranks(ranks, finish)
 
@@ -78,7 +78,7 @@ def on_all_ranks(ranks: Ranks, work: Callable[[], T]) -> list[T]:
     return [answer for _, answer in answers]
 
 
-def read_sharded(directory: Path, name: str, version: int, like: State | None = None) -> State:
+def read_sharded(directory: Path, format: FileFormat, like: State | None = None) -> State:
     """A state as `write_sharded` wrote it, on the CPU, with the numbers of its head; any number of ranks may read it.
 
     Of a tensor that is distributed in the state `like`, a rank gets the part that it has there. Raises CheckpointError
@@ -87,7 +87,7 @@ def read_sharded(directory: Path, name: str, version: int, like: State | None = 
     present: dict[str, Tensor] = {}
     _without_tensors(like or {}, "", present)
     head = read_state(directory / STATE)
-    require_format(directory, head, name, version)
+    require_format(directory, head, format)
     with damage_explained(directory):
         plain, files = head.pop("state"), head.pop("files")
         parts: list[Part] = [tuple(part) for part in head.pop("parts")]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from merlin.base.records import FileFormat
 from merlin.errors import CheckpointError
 from merlin.shards.format.regular_file import require_regular
 
@@ -73,13 +74,10 @@ def damage_explained(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path} is damaged: {reason(error)}") from error
 
 
-def require_format(path: Path, state: State, name: str, version: int) -> None:
+def require_format(path: Path, state: State, format: FileFormat) -> None:
     """Raise CheckpointError unless a state says that it is of this format; it may say anything, such as a tensor."""
-    found = state.get("format"), state.get("version")
-    if not isinstance(found[0], str) or not isinstance(found[1], int):
-        raise CheckpointError(f"{path} is damaged: it does not say its format")
-    if found != (name, version):
-        raise CheckpointError(f"{path}: expected {name} version {version}, found {found[0]} {found[1]}")
+    if wrong := format.mismatch(state):
+        raise CheckpointError(f"{path}: {wrong}")
 
 
 def reason(error: BaseException) -> str:

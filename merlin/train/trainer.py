@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from merlin.base.records import FileFormat
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train.learner import Learner, Phase, merged
 from merlin.train.loading.order import derive_seed
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
     from merlin.train.data import TrainingData
     from merlin.train.loading.loader import ShardLoader
 
-FORMAT = "merlin-trainer"
-VERSION = 1
+FORMAT = FileFormat("merlin-trainer", 1)
 AGREE_EVERY = 10  # steps between which ranks do not ask each other whether to stop
 # what a seed is used for enters it
 _INIT, _START, _RUN, _EVALUATE, _WIDEN = 0x494E4954, 0x5354415254, 0x52554E, 0x4556414C, 0x57494445
@@ -232,8 +232,7 @@ class Trainer:
         """Everything that later steps depend on; all ranks have to call it."""
         self._learner.parallel.sync_buffers()
         return {
-            "format": FORMAT,
-            "version": VERSION,
+            **FORMAT.head(),
             "step": self.step,
             "bad_steps": self._losses.bad_steps,
             **self._learner.state_dict(),
@@ -244,8 +243,8 @@ class Trainer:
 
     def load_state_dict(self, state: State) -> None:
         """Go on from what `state_dict` gave. Raises CheckpointError if the state is of another model."""
-        if (state.get("format"), state.get("version")) != (FORMAT, VERSION):
-            raise CheckpointError(f"not a state of a trainer: {state.get('format')} {state.get('version')}")
+        if wrong := FORMAT.mismatch(state):
+            raise CheckpointError(f"not a state of a trainer: {wrong}")
         if state.get("capacity") != self.capacity:
             self._resize(state.get("capacity"))
         self._learner.load_state_dict(state)

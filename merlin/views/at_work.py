@@ -11,9 +11,9 @@ from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, command_line
 from merlin.execution.distributed.queues import queue_depths
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.worker_names import short_name
 from merlin.views.queues import open_queues, served_queues
 from merlin.views.servers import open_registry
-from merlin.views.workers import short_name
 
 
 class RunningLine(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from merlin.plan.revise_extension import saw_what_is_made
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.failures import failed_tasks
+from merlin.status.sql import select_tasks
 from merlin.workspace.directory import Workspace, shown_together
 from merlin.workspace.revisions import plans_of
 
@@ -79,8 +80,6 @@ def reruns(workspace: Workspace, choice: Choice) -> list[Rerun]:
 
 
 def _by_condition(workspace: Workspace, condition: str) -> dict[int, Tasks]:
-    from merlin.status.sql import select_tasks  # heavy, and needed for conditions alone
-
     return select_tasks(workspace, condition)
 
 

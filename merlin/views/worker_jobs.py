@@ -11,12 +11,15 @@ from msgspec import Struct
 from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import installed, to_ask
+from merlin.config.model import Config
+from merlin.config.reach import is_loopback
 from merlin.errors import MerlinError, UsageError, command_line
 from merlin.execution.distributed.registry import StudyInfo, WorkerInfo
-from merlin.execution.distributed.worker_jobs import PREFIX
+from merlin.execution.distributed.worker_jobs import PREFIX, unexported
+from merlin.execution.distributed.worker_names import short_name
 from merlin.execution.job_counts import StepJobCounts, count_jobs
 from merlin.execution.job_folder import all_jobs
-from merlin.views.workers import short_name
+from merlin.views.servers import require_reachable
 from merlin.workspace.directory import open_workspace
 
 
@@ -40,6 +43,26 @@ class StudyJobs(Struct, frozen=True, kw_only=True):
 
     workspace: str
     steps: Sequence[StepJobCounts]
+
+
+def warnings_for_jobs(config: Config) -> list[str]:
+    """Warnings about the servers, also about what jobs on other nodes will not find.
+
+    Raises ExecutionError if a server does not answer here.
+    """
+    found = require_reachable(config)
+    local = [e.safe_url for e in (config.broker, config.backend) if e.host and is_loopback(e.host)]
+    if local:
+        found.append(
+            f"{local[0]} is on this machine alone; workers on other nodes will not reach it "
+            f"(a private server for them: {command_line('server', 'config', '--host', '0.0.0.0')})"
+        )
+    if unexported(config):
+        found.append(
+            "MERLIN_BROKER_URL holds a password, so it is not written into the job script; jobs "
+            "find it only if the scheduler passes on your environment. An app.yaml is safer: merlin config create"
+        )
+    return found
 
 
 def clients(scheduler: str = "") -> list[SchedulerClient]:

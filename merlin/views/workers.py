@@ -16,6 +16,7 @@ from merlin.errors import UsageError, WorkspaceError
 from merlin.execution.distributed.launch import Queues, plain_queue, queues_by_step, queues_of
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import WorkerInfo
+from merlin.execution.distributed.worker_names import short_name
 from merlin.spec.load import load_spec
 from merlin.spec.model import Document
 from merlin.views.queues import served_queues
@@ -42,11 +43,6 @@ def make_filter(spec: Path | None, queues: Collection[str], patterns: Collection
         workers = document.merlin.resources.workers
         named = {name: queues_of(by_step, set(worker.steps)) for name, worker in workers.items()}
     return WorkerFilter(queues=queues, patterns=patterns, spec=named)
-
-
-def short_name(worker: WorkerInfo) -> str:
-    """The worker's name as people write it, without Celery's prefix."""
-    return worker.name.removeprefix("celery@")
 
 
 def choose_workers(

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import substitute
+from merlin.base.files import making_directory
 from merlin.errors import Diagnostic, SpecError
 
 if TYPE_CHECKING:
@@ -52,7 +49,7 @@ def acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable
             _check(checkout, url, target)
             say(f"using {target}, a clone of {url}")
         except OSError as error:
-            raise _error(spec, index, Problem(f"git cannot be run: {error.strerror}")) from error
+            raise _error(spec, index, Problem(f"{target} cannot be used: {error.strerror}")) from error
         except Problem as problem:
             raise _error(spec, index, problem) from problem
 
@@ -64,36 +61,26 @@ def _error(spec: Spec, index: int, problem: Problem) -> SpecError:
 
 def _clone(checkout: GitDependency, url: str, target: Path) -> bool:
     """Clone beside the target, which then appears complete; False if another run has made it meanwhile."""
-    with _directory_beside(target) as beside:
-        clone = beside / target.name
-        commands = [["git", "clone", "--quiet", "--", url, str(clone)]]
-        if version := checkout.hash or checkout.tag:
-            commands.append(["git", "-C", str(clone), "checkout", "--quiet", "--detach", version])
-        for command in commands:
-            done = _run(command)
-            if done.returncode != 0:
-                said = f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
-                raise Problem(said.replace(str(clone), str(target)))
-        try:
-            clone.rename(target)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+    try:
+        with making_directory(target) as clone:
+            _fill(clone, checkout, url, target)
+    except OSError as error:
+        if isinstance(error, FileExistsError) and target.exists():
             return False
+        raise Problem(f"{target} cannot be written: {error.strerror}") from error
     return True
 
 
-@contextmanager
-def _directory_beside(target: Path) -> Iterator[Path]:
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)
-    except OSError as error:
-        raise Problem(f"{target.parent} cannot be written: {error.strerror}") from error
-    try:
-        yield Path(beside)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+def _fill(clone: Path, checkout: GitDependency, url: str, target: Path) -> None:
+    """Clone into an empty directory, which is called `target` in messages."""
+    commands = [["git", "clone", "--quiet", "--", url, str(clone)]]
+    if version := checkout.hash or checkout.tag:
+        commands.append(["git", "-C", str(clone), "checkout", "--quiet", "--detach", version])
+    for command in commands:
+        done = _run(command)
+        if done.returncode != 0:
+            said = f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
+            raise Problem(said.replace(str(clone), str(target)))
 
 
 def _check(checkout: GitDependency, url: str, target: Path) -> None:
@@ -130,6 +117,9 @@ def _answer(target: Path, *words: str) -> str:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, check=False
-    )
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, check=False
+        )
+    except OSError as error:
+        raise Problem(f"git cannot be run: {error.strerror}") from error

@@ -18,15 +18,14 @@ from msgspec import Struct, field
 
 from merlin.base.commands import run_command
 from merlin.base.files import write_text
-from merlin.base.records import as_kind, indented, to_plain
+from merlin.base.records import FileFormat, as_kind, indented, to_plain
 from merlin.spec.variables import provenance_stem
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
 
 NAME = "provenance.json"
-FORMAT = "merlin-provenance"
-VERSION = 1
+FORMAT = FileFormat("merlin-provenance", 1)
 _PACKAGES = ("numpy", "h5py", "hdf5plugin")  # besides Python, what the data depend on
 _STUDY_OPTIONS = ("--vars", "--samplesfile", "--pgen", "--pargs")  # the first takes several words
 _GIT_LIMIT_S = 5.0
@@ -65,7 +64,7 @@ def write_provenance(
     The copies are: as it is; with defaults; with variables, and `parameters` of a generator, filled in.
     """
     stem = provenance_stem(spec.path)
-    about = {"format": FORMAT, "version": VERSION, **to_plain(find_provenance(Path(spec.path).parent))}
+    about = {**FORMAT.head(), **to_plain(find_provenance(Path(spec.path).parent))}
     write_text(info / f"{stem}.orig.yaml", spec.text)
     write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
     write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))
@@ -92,10 +91,8 @@ def read_provenance(info: Path) -> Provenance:
     """The provenance of the study with this merlin_info; empty for a file of another version or a damaged one."""
     try:
         data = json.loads((info / NAME).read_text(encoding="utf-8", errors="surrogateescape"))
-        if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
-            return Provenance()
-        return as_kind(data, Provenance)
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        return as_kind(data, Provenance) if FORMAT.is_of(data) else Provenance()
+    except (OSError, ValueError):
         return Provenance()
 
 

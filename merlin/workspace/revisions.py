@@ -20,7 +20,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from merlin.base.files import file_error, link_or_copy, sync_path, write_text
-from merlin.base.records import as_kind, indented, to_plain
+from merlin.base.records import FileFormat, as_kind, indented, to_plain
 from merlin.errors import WorkspaceError, command_line
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.plan_io import plan_to_json, read_plan
@@ -41,8 +41,7 @@ CHANGE_NAME = "change.json"
 BEFORE = "before"
 BEGUN = "begun"  # the empty file of a revision that the study has had
 AFTER = "after"  # what a revision had made when it was undone
-FORMAT = "merlin-revision"
-VERSION = 1
+FORMAT = FileFormat("merlin-revision", 1)
 _SPEC_COPIES = ("*.orig.yaml", "*.partial.yaml", "*.expanded.yaml", "provenance.json")
 
 
@@ -90,8 +89,6 @@ class _Switch(Struct, frozen=True, kw_only=True):
     revision: int
     members: tuple[str, ...]
     moves: tuple[Move, ...]
-    format: str = FORMAT
-    version: int = VERSION
 
 
 def next_number(study: Workspace) -> int:
@@ -134,7 +131,7 @@ def begin_switch(study: Workspace, plan: Plan, moves: Iterable[Move], concerned:
     left = _Switch(revision=plan.revision, members=tuple(concerned), moves=tuple(moves))
     path = study.info / SWITCH_NAME
     try:
-        write_text(path, json.dumps(to_plain(left)) + "\n")
+        write_text(path, json.dumps({**to_plain(left), **FORMAT.head()}) + "\n")
         write_text(study.plan_path, plan_to_json(plan))
     except OSError:
         if read_plan(study.plan_path).revision != plan.revision:  # else it took effect in spite of the error
@@ -187,16 +184,15 @@ def _finish_once(root: Path, path: Path) -> None:
 def _read_switch(path: Path) -> _Switch | None:
     """What is left to do; None if the file is gone."""
     try:
-        left = as_kind(json.loads(path.read_text(encoding="utf-8")), _Switch)
-        if (left.format, left.version) != (FORMAT, VERSION):
-            raise ValueError(f"format {left.format} {left.version}")
+        data = json.loads(path.read_text(encoding="utf-8"))
+        FORMAT.require(data)
+        return as_kind(data, _Switch)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise WorkspaceError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise WorkspaceError(f"{path} is damaged: {error}; it says what an update has left to do") from error
-    return left
 
 
 def _finish(root: Path, left: _Switch) -> None:
@@ -242,7 +238,7 @@ def _carry_out(source: Path, target: Path, is_link: bool) -> None:
 
 
 def write_note(study: Workspace, note: RevisionNote) -> None:
-    text = indented({"format": FORMAT, "version": VERSION, **to_plain(note)}, ensure_ascii=False)
+    text = indented({**FORMAT.head(), **to_plain(note)}, ensure_ascii=False)
     write_text(revision_dir(study.info, note.number) / CHANGE_NAME, text + "\n")
 
 
@@ -293,10 +289,9 @@ def clear_prepared(study: Workspace) -> None:
 def _read_note(path: Path) -> RevisionNote:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if (data.pop("format"), data.pop("version")) != (FORMAT, VERSION):
-            raise ValueError("its format is not known")
+        FORMAT.require(data)
         return as_kind(data, RevisionNote)
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise WorkspaceError(f"{path} cannot be read: {error}") from error
 
 

@@ -137,8 +137,8 @@ def _rows(tmp: Path, rounds: int, num: int, places: Places) -> list[Row]:
         read.append(run_once(fresh(tmp / "read"), num, places, lambda own: own))
     workers = f"{places.num_workers} worker{'s' * (places.num_workers > 1)}"
     what = (
-        f"null shell, {num:,} samples, {workers}, while `merlin status` is called in a loop, an SQL query is held "
-        f"open and {NUM_DASHBOARDS} browsers listen, {places.what}; against the same"
+        f"null shell, {num:,} samples, {workers}, beside readers (`merlin status` in a loop, an SQL query, "
+        f"{NUM_DASHBOARDS} browsers) {places.what}; against the same"
     )
     return [
         _row(f"{what} without readers", num, alone, read, "< 3 %"),

@@ -89,10 +89,9 @@ def ablation(tmp: Path, rounds: int, num: int) -> list[Row]:
     }
     for name, words in {_PUBLISHED: (), f"{_PUBLISHED}; adversarial: 0": ("model.adversarial=0",)}.items():
         found |= _published(tmp / f"published_{len(words)}", data, name, words)
-    what = f"surrogates of {num:,} ICF samples, {ABLATION_EPOCHS} epochs; scalars (median, worst), image"
     return [
         Row(
-            f"{what}: {name}",
+            f"ablation: {name}",
             of.brief,
             plain.brief,
             f"{of.cpu_s:.0f} s / {plain.cpu_s:.0f} s",

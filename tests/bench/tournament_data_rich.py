@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 from data_rich import (
-    IMAGE,
     LINK,
     SAMPLES,
     STRETCH,
@@ -194,10 +193,10 @@ def _megabytes(courses: Sequence[Course]) -> str:
 def _rows_of(num: int, found: Courses, told: str, floor: str) -> list[Row]:
     ours, synchronous = found["averaging", num], found["synchronous", num]
     traffic = synchronous[0].sent_bytes / ours[0].sent_bytes
-    equal = f"{num} averaging trainers, final loss against {{}} in the same modelled time, {told}"
+    equal = f"{num} averaging trainers, final loss against {{}} in the same time, {told}"
     return [
         _speed_row(
-            f"{num} averaging trainers, modelled time to the final loss of one, {told}; each sends "
+            f"{num} averaging trainers, time to the final loss of one, {told}; each sends "
             f"{_megabytes(ours)}", found[ONE], ours, floor,
         ),
         _speed_row(
@@ -237,7 +236,7 @@ def data_rich(tmp: Path, rounds: int, num: int) -> list[Row]:
     clean = write_data(tmp / "without", inputs, scalars, 0.0)
     others = {name: (clean, recipe) for name, recipe in WITHOUT_NOISE.items()}
     found = compare(Runner(tmp, num / SAMPLES), noisy, SCALARS, range(rounds), others)
-    told = f"{num:,} ICF samples with {NOISE:.0%} noise"
+    told = f"{num:,} noisy samples"
     numbers = [trainers for how, trainers in SCALARS if how == "averaging"]
     panels = {f"{trainers} trainers": _lines_of(trainers, found) for trainers in numbers}
     panels[f"{NUM} trainers in tournaments"] = _tournament_lines(found)
@@ -248,8 +247,8 @@ def data_rich(tmp: Path, rounds: int, num: int) -> list[Row]:
     rows = [_simulated("scalars alone", per_s)]
     for trainers in numbers:
         rows += _rows_of(trainers, found, told, FLOORS.get(trainers, "reported"))
-    to_one = partial("{}, modelled time to the final loss of one, {}".format)
-    without = f"{num:,} ICF samples without noise"
+    to_one = partial("{}, time to the final loss of one, {}".format)
+    without = f"{num:,} samples without noise"
     return [
         *rows,
         _speed_row(to_one(f"{NUM} averaging trainers", without), found[CLEAN_ONE], found[CLEAN], "≥ 1.7×"),
@@ -272,10 +271,10 @@ def data_rich(tmp: Path, rounds: int, num: int) -> list[Row]:
 def images(tmp: Path, rounds: int, num: int) -> list[Row]:
     """Scalars and an image."""
     inputs, outputs, per_s = simulate(num, with_image=True)
-    data, side = write_data(tmp, inputs, outputs, NOISE), outputs[IMAGE].shape[1]
+    data = write_data(tmp, inputs, outputs, NOISE)
     del inputs, outputs
     found = compare(Runner(tmp, num / IMAGES), data, WITH_IMAGE, range(rounds), {})
-    told = f"{num:,} ICF samples, scalars and an image of {side} × {side} × 4 with {NOISE:.0%} noise"
+    told = f"{num:,} noisy samples with images"
     panels = {f"{trainers} trainers": _lines_of(trainers, found) for trainers in (4, 8)}
     draw(
         "tournament-images",
@@ -305,7 +304,7 @@ def defaults(tmp: Path, rounds: int, num: int) -> list[Row]:
     """What two of the defaults gain."""
     inputs, scalars, _ = simulate(num)
     data = write_data(tmp, inputs, scalars, NOISE)
-    told = f"{num:,} ICF samples with {NOISE:.0%} noise"
+    told = f"{num:,} noisy samples"
     one, eight = SCALARS[ONE], SCALARS["averaging", 8]
     recipes: dict[Name, Recipe] = {
         ("as the rule says", 1): one,

@@ -237,8 +237,8 @@ def _to_the_same_loss(races: Sequence[Race], num: int) -> Row:
     what = (
         f"{NUM} trainers that average their models of {races[0].averaging.num_parameters:,} parameters every "
         f"{INTERVAL} steps, against synchronous data parallel with {NUM} ranks: seconds to the worse of both final "
-        f"losses ({median([race.target for race in races]):.2e}), {num:,} ICF samples with {NOISE:.0%} noise; "
-        f"processes in networks of their own with {MBIT} Mbit/s, all on this machine"
+        f"losses ({median([race.target for race in races]):.2e}), {num:,} noisy samples; "
+        f"processes in networks of their own with {MBIT} Mbit/s"
     )
     shown = [f"{median(times):.1f} s" for times in zip(*seconds, strict=True)]
     return Row(what, *shown, _ratio([b / a for a, b in seconds]), "≥ 2×", "")

@@ -7,7 +7,10 @@ from pathlib import Path
 
 from commands import SCIENCE, TRAINING_LIMIT_S, WarmProcess, training_environment
 
+from merlin.base.records import FileFormat
 from merlin.train.parallel.mesh import Ranks
+
+FORMAT = FileFormat("test", 1)
 
 
 def run_rank(name: str, rank: int, size: int, port: int, directory: str) -> None:
@@ -39,7 +42,7 @@ def write_distributed(ranks: Ranks, directory: Path) -> None:
     from merlin.train.sharded_state import write_sharded
 
     state = {"model": {"split": _split(), "same": _same()}, "plain": [1, "a", (None, 2.5)]}
-    write_sharded(directory, {"format": "test", "version": 1}, state, ranks)
+    write_sharded(directory, FORMAT.head(), state, ranks)
 
 
 def read_distributed(ranks: Ranks, directory: Path) -> None:
@@ -49,7 +52,7 @@ def read_distributed(ranks: Ranks, directory: Path) -> None:
     from merlin.train.sharded_state import read_sharded
 
     like = {"model": {"split": torch.zeros_like(_split()), "same": torch.zeros(3)}}
-    state = read_sharded(directory, "test", 1, like)
+    state = read_sharded(directory, FORMAT, like)
     assert torch.equal(state["model"]["split"].to_local(), _split().to_local())
     assert torch.equal(state["model"]["same"], _same()) and state["plain"] == [1, "a", (None, 2.5)]
 

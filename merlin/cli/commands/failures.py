@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from merlin.status.failures import FailureGroup
     from merlin.status.input_ranges import InputRange
     from merlin.workspace.directory import Workspace
-
-MAX_INPUTS, MAX_CHARS = 12, 40  # of an example: values, and characters of each
 
 
 @click.command(cls=ManyCommand)
@@ -89,6 +86,8 @@ def _groups(workspace: Workspace, steps: tuple[str, ...], wanted: tuple[str, ...
 
 
 def _show(group: FailureGroup) -> None:
+    from merlin.cli.advice import shown_inputs
+
     where = f" in {group.extension}" if group.extension else ""
     print(f"{group.step}: {count(group.count, 'task')} failed{where}, {group.exit_class}   [{group.id}]")
     if group.cause:
@@ -122,15 +121,3 @@ def shown_range(found: InputRange) -> str:
         f"{found.input} {values}: {100 * found.rate_inside:.3g}% of the tasks fail so, "
         f"elsewhere {100 * found.rate_outside:.3g}% ({p})"
     )
-
-
-def shown_inputs(inputs: Mapping[str, Any]) -> str:
-    """ "X=0.25 MODEL='a b'", cut where it is long."""
-    shown = [f"{name}={_cut(value)}" for name, value in list(inputs.items())[:MAX_INPUTS]]
-    more = len(inputs) - len(shown)
-    return " ".join([*shown, *([f"… and {more} more"] if more else [])])
-
-
-def _cut(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"

@@ -122,8 +122,8 @@ def _broker_for(spec: Spec, path: Path, *, local: bool, num_workers: int | None)
 
 def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> None:
     """Raise UsageError where no worker jobs can be brought for the study."""
-    from merlin.cli.autoscaling import GivenCaps, caps_of
-    from merlin.cli.submitting import JobOptions, require_jobs
+    from merlin.execution.distributed.autoscaler_caps import GivenCaps, caps_of
+    from merlin.execution.distributed.wanted_jobs import JobOptions, require_jobs
 
     if config is None:
         raise UsageError(
@@ -209,7 +209,7 @@ def _carry_out(
     options = RunOptions(workers=num_workers)
     work = Work(study=workspace, options=options, ways=ways, is_named=True, brings_workers=scales)
     reports = run_works([work], config, as_json=as_json)
-    if not scales or reports[0]["complete"]:
+    if not scales or not reports[0].needs_workers:
         return told(reports, as_json=as_json)
     from merlin.cli.autoscaling import run_in_jobs
 

@@ -60,6 +60,7 @@ def train(
 
             emit_command(config, words, emit[1], trust_code, as_json)
             return
-        from merlin.cli.training import TrainRequest, check_only, train_command
-    request = TrainRequest(config, words, trainer, under_launcher, trust_code, as_json)
-    sys.exit(check_only(request) if check else train_command(request))
+        from merlin.cli.training import check_only, train_command
+        from merlin.train.whole_run import TrainRequest
+    request = TrainRequest(config, words, trainer, under_launcher, trust_code)
+    sys.exit((check_only if check else train_command)(request, as_json=as_json))

@@ -63,16 +63,17 @@ def run_workers(
     Inside an allocation of the spec's scheduler they start on all of its nodes. They serve every study of yours
     with the same queues. Output goes to ./merlin_logs. Exits with 0 once all have reported, with 1 if one has not.
     """
-    from merlin.cli.starting import print_lines, start_workers, wanted_workers
+    from merlin.cli.starting import print_lines, start_and_report
+    from merlin.execution.distributed.wanted_workers import WantedWorkers, WorkerRequest
     from merlin.views.workers import load_workers
 
     document, by_step = load_workers(spec_or_workspace, parse_assignments(assignments))
     level = QUIET_LEVEL if disable_logs else str(context.obj or "INFO")
-    wanted = wanted_workers(document, by_step, level=level, **given)
+    wanted = WantedWorkers.of(document, by_step, WorkerRequest(level=level, **given)).here()
     if echo:
         print_lines(wanted, as_json=as_json)
     else:
-        sys.exit(start_workers(wanted, timeout_s, foreground, as_json, leave_when_done=leave_when_done))
+        sys.exit(start_and_report(wanted, timeout_s, foreground, as_json, leave_when_done=leave_when_done))
 
 
 @click.command(cls=ManyCommand)

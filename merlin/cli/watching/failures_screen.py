@@ -16,12 +16,12 @@ from merlin.cli.watching.followed import FollowingApp, OpenTask
 from merlin.cli.watching.line import Line
 from merlin.cli.watching.table import LiveTable
 from merlin.errors import MerlinError
+from merlin.status.failures import Example, FailureGroup, group_failures
 from merlin.workspace.directory import open_workspace, shown_together
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from merlin.status.failures import Example, FailureGroup
 
 GROUPS = {"tasks": 8, "step": 12, "kind": 16, "what it said last": 0}
 EXAMPLES = {"example": 24, "inputs": 0}
@@ -71,8 +71,6 @@ class FailuresScreen(Screen[None]):
 
     def _read(self, num: int) -> None:
         """Read the ledger in a thread, and hand the result to the screen."""
-        from merlin.status.failures import group_failures
-
         try:
             studies = shown_together(open_workspace(self.app.view.path))
             groups = [group for study in studies for group in group_failures(study)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -17,10 +17,8 @@ from merlin.cli.watching.cells import cell, pieces
 from merlin.cli.watching.followed import FollowingApp
 from merlin.cli.watching.line import Line
 from merlin.errors import MerlinError
-
-if TYPE_CHECKING:
-    from merlin.views.task_files import FilePart, TaskFile
-    from merlin.views.task_page import OneTask
+from merlin.views.task_files import FilePart, TaskFile, read_file
+from merlin.views.task_page import OneTask, task_page
 
 SHOWN_BYTES = 65_536  # of the end of a log
 REFRESH_S = 1.0
@@ -75,9 +73,6 @@ class TaskScreen(Screen[None]):
 
     def _read(self, instance: str, task: int, file: str) -> None:
         """Read the task and a part of its file in a thread, and hand the result to the screen."""
-        from merlin.views.task_files import read_file
-        from merlin.views.task_page import task_page
-
         try:
             found = task_page(self.app.view, instance, task)
             names = [each.name for each in found.files]

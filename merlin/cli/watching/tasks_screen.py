@@ -15,12 +15,12 @@ from merlin.cli.watching.followed import FollowingApp, OpenTask
 from merlin.cli.watching.line import Line
 from merlin.cli.watching.table import LiveTable
 from merlin.errors import MerlinError
+from merlin.views.task_list import TaskPage, tasks
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from merlin.status.tasks import TaskRow
-    from merlin.views.task_list import TaskPage
 
 COLUMNS = {"task": 9, "instance": 14, "status": 11, "exit": 5, "seconds": 9, "worker": 0}
 OUTCOMES = ("", "failed", "missing", "ok", "skipped")
@@ -87,8 +87,6 @@ class TasksScreen(Screen[None]):
 
     def _read(self, wanted: _Wanted) -> None:
         """Read the ledger in a thread, and hand the result to the screen."""
-        from merlin.views.task_list import tasks
-
         try:
             page = tasks(
                 self.app.view,

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.files import TEMPORARY_SUFFIX, write_text
-from merlin.base.records import as_kind, indented, to_plain
+from merlin.base.records import FileFormat, as_kind, indented, to_plain
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import ExportedFile
 from merlin.shards.unfinished import UnfinishedDirectory, read_object
 
-FORMAT = "merlin-export"
-VERSION = 1
+FORMAT = FileFormat("merlin-export", 1)
 NAME = "export.json"
 
 
@@ -75,8 +74,7 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
     ) -> dict[str, Any]:
         """Write ``export.json`` and remove the record of the unfinished export."""
         body = {
-            "format": FORMAT,
-            "version": VERSION,
+            **FORMAT.head(),
             "request": self._request,
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "num_samples": sum(file.num_samples for file in files),
@@ -120,10 +118,8 @@ def read_export(directory: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     found = read_object(path)
-    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
-        raise ShardError(
-            f"{path}: expected {FORMAT} version {VERSION}, found {found.get('format')} {found.get('version')}"
-        )
+    if wrong := FORMAT.mismatch(found):
+        raise ShardError(f"{path}: {wrong}")
     return found
 
 

@@ -24,7 +24,6 @@ Linear = Callable[[ExportColumn], Sequence[tuple[float, float]]]  # (scale, bias
 
 DATA, EXPERIMENT = "data_schema.yaml", "experiment_schema.yaml"
 _STEP = 10  # between orderings, so that there is room for others
-_PLACES = {"scalar": "scalars", "series": "series", "image": "images", "volume": "volumes", "text": "text"}
 _HEAD = {
     DATA: "What a sample holds, and how its values are normalised.",
     EXPERIMENT: "What is trained on: inputs are packed as datum, outputs as response. Take out what is not wanted.",
@@ -35,7 +34,7 @@ def place(column: ExportColumn) -> str:
     """Where a column stands inside a sample."""
     if column.group in ("inputs", "parameters"):
         return f"{column.group}/{column.name}"
-    return f"outputs/{_PLACES.get(column.kind, 'arrays')}/{column.name}"
+    return f"outputs/{column.sample_kind.plural}/{column.name}"
 
 
 def stored_dtype(column: ExportColumn) -> np.dtype[Any]:
@@ -54,7 +53,7 @@ def channels_last(column: ExportColumn, values: Array) -> Array:
 def _axes(column: ExportColumn) -> tuple[int, ...] | None:
     """The order of a sample's axes in the file: d h w, then channels; None if they need no reordering."""
     field = column.field
-    if field is None or column.kind not in ("image", "volume"):
+    if not column.sample_kind.spatial:
         return None
     if field.layout:
         return tuple(field.layout.index(letter) for letter in "dhwc" if letter in field.layout)
@@ -96,14 +95,14 @@ def write_schemas(
 def _group_order(column: ExportColumn) -> int:
     """Inputs, parameters, scalars, and the rest; each in the data set's order."""
     groups = {"inputs": 0, "parameters": 1}
-    return groups.get(column.group, 2 if column.kind == "scalar" else 3)
+    return groups.get(column.group, 2 if column.sample_kind.is_number else 3)
 
 
 def metadata(column: ExportColumn) -> dict[str, Any]:
     """dims, channels, layout and normalisation of a column; `ordering` is not among them."""
     found: dict[str, Any] = {}
     multiple = False
-    if column.kind in ("image", "volume"):
+    if column.sample_kind.spatial:
         order = _axes(column) or tuple(range(len(column.shape)))
         channel = column.channel_axis
         multiple = channel is not None and column.shape[channel] > 1
@@ -128,7 +127,7 @@ def _normalisations(column: ExportColumn, statistics: Statistics) -> Iterator[tu
     for low, high, mean in zip(statistics.min, statistics.max, statistics.mean, strict=True):
         if not math.isfinite(mean):
             yield 1.0, 0.0
-        elif column.kind in ("image", "volume") and low >= 0 and mean > 0:
+        elif column.sample_kind.spatial and low >= 0 and mean > 0:
             yield 1.0 / mean, 0.0
         elif high > low and math.isfinite(1.0 / (high - low)):
             yield 1.0 / (high - low), -low / (high - low)

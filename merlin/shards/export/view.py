@@ -50,15 +50,13 @@ class ExportColumn(Column, frozen=True, kw_only=True):
             "name": self.key,
             "path": self.path,
             "role": self.group.removesuffix("s"),
-            "kind": self.kind,
+            "kind": self.field.kind,
             "dtype": "text" if self.is_text else self.dtype.str,
             "shape": ["*", *self.shape] if self.ragged else list(self.shape),
         }
-        if self.field is not None:
-            names = ("units", "description", "layout", "axes", "channels")
-            known |= {name: getattr(self.field, name) for name in names if getattr(self.field, name)}
-            known |= {} if self.field.finite else {"finite": False}
-        return known
+        names = ("units", "description", "layout", "axes", "channels")
+        known |= {name: getattr(self.field, name) for name in names if getattr(self.field, name)}
+        return known | ({} if self.field.finite else {"finite": False})
 
 
 class View:

@@ -8,7 +8,6 @@ about `_CHUNK_BYTES` (Zarr's sharding), so that a single sample is read without 
 from __future__ import annotations
 
 import hashlib
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from merlin.base.files import TEMPORARY_SUFFIX, sync_path
+from merlin.base.files import TEMPORARY_SUFFIX, name_directory, sync_path
 from merlin.errors import MissingExtraError
 from merlin.shards.export.base import ExportedFile, Exporter, file_digest, require_count
 from merlin.shards.export.view import ExportColumn
@@ -193,11 +192,7 @@ class ZarrExporter(Exporter):
         return sum(sizes) == part.size_bytes
 
     def finish(self, directory: Path, parts: list[ExportedFile]) -> list[str]:
-        for folder, _, names in os.walk(self._root(directory)):
-            if "zarr.json" in names:
-                sync_path(Path(folder, "zarr.json"))
-        (directory / f"{NAME}{TEMPORARY_SUFFIX}").rename(directory / NAME)
-        sync_path(directory)
+        name_directory(directory / f"{NAME}{TEMPORARY_SUFFIX}", directory / NAME)
         return [NAME]
 
     @staticmethod

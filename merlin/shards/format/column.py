@@ -7,7 +7,8 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
-from merlin.base.field import column_names, dtype_of
+from merlin.base.field import TEXT_DTYPE, dtype_of
+from merlin.base.kinds import SampleKind
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet, FieldInfo
 from merlin.shards.format.statistics import Statistics
 
@@ -19,15 +20,35 @@ _IDS = ("sample_id", "row")
 class Column(Struct, frozen=True, kw_only=True):
     """A field, an input, a parameter or an id; of a ragged field, `shape` and `statistics` are those of its items."""
 
-    name: str  # the input's or parameter's label, or the field's name
     path: str  # in the shards: "fields/image", "inputs/x", "sample_id"; of a ragged field the group's
     group: Group
-    kind: str = "scalar"  # of a field; scalar or text for all others
-    dtype: np.dtype[Any]  # object: text
-    shape: tuple[int, ...] = ()
-    ragged: bool = False
-    statistics: Statistics | None = None
-    field: FieldInfo | None = None
+    field: FieldInfo  # what its values are; of an input, a parameter or an id: a number or a text
+
+    @property
+    def name(self) -> str:
+        """The input's or parameter's label, or the field's name."""
+        return self.field.name
+
+    @property
+    def sample_kind(self) -> SampleKind:
+        return self.field.sample_kind
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its values in memory; objects for text."""
+        return dtype_of(self.field.dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.field.shape
+
+    @property
+    def ragged(self) -> bool:
+        return self.field.ragged
+
+    @property
+    def statistics(self) -> Statistics | None:
+        return self.field.statistics
 
     @property
     def is_text(self) -> bool:
@@ -45,55 +66,43 @@ class Column(Struct, frozen=True, kw_only=True):
     @property
     def channel_axis(self) -> int | None:
         """The axis of `shape` that separates channels."""
-        return None if self.field is None else self.field.channel_axis
+        return self.field.channel_axis
+
+    @property
+    def channel_axis_from_end(self) -> int | None:
+        return self.field.channel_axis_from_end
 
     @property
     def graph(self) -> str:
         """The graph in which the column is the member `role`; "" for none."""
-        return "" if self.field is None else self.field.graph
+        return self.field.graph
 
     @property
     def role(self) -> str:
-        return "" if self.field is None else self.field.role
+        return self.field.role
 
     @property
     def column_names(self) -> tuple[str, ...]:
         """The names that a number, or a series, gets as columns of a matrix."""
-        return column_names(self.name, self.shape)
+        return self.field.column_names
 
 
 def columns_of(data: DataSet) -> list[Column]:
     """All columns of a data set: fields, inputs, parameters, ids."""
     return [
-        *(field_column(field) for field in data.fields),
+        *(Column(path=field.path, group="fields", field=field) for field in data.fields),
         *(_label_column(info, "inputs") for info in data.inputs),
         *(_label_column(info, "parameters") for info in data.parameters),
-        *(Column(name=name, path=name, group="ids", dtype=np.dtype("<i8")) for name in _IDS),
+        *(Column(path=name, group="ids", field=FieldInfo(name=name, dtype="<i8")) for name in _IDS),
     ]
 
 
-def field_column(field: FieldInfo) -> Column:
-    return Column(
-        name=field.name,
-        path=field.path,
-        group="fields",
-        kind=field.kind,
-        dtype=dtype_of(field.dtype),
-        shape=field.shape,
-        ragged=field.ragged,
-        statistics=field.statistics,
-        field=field,
-    )
-
-
 def _label_column(info: ColumnInfo, group: Group) -> Column:
-    dtype = dtype_of(info.dtype)
-    return Column(
+    field = FieldInfo(
         name=info.name,
-        path=info.path,
-        group=group,
-        kind="text" if dtype.kind == "O" else "scalar",
-        dtype=dtype,
+        kind="text" if info.dtype == TEXT_DTYPE else "scalar",
+        dtype=info.dtype,
         shape=info.shape,
         statistics=info.statistics,
     )
+    return Column(path=info.path, group=group, field=field)

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from merlin.base.field import Field
 from merlin.base.ranges import Ranges
-from merlin.base.records import as_kind, indented, to_plain
+from merlin.base.records import FileFormat, as_kind, indented, to_plain
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format import splits
 from merlin.shards.format.counts import MANIFEST_NAME, OUTCOMES, Counts
@@ -18,8 +18,7 @@ from merlin.shards.format.digest import ALGORITHM, combine
 from merlin.shards.format.shard_info import ShardInfo
 from merlin.shards.format.statistics import Statistics
 
-FORMAT = "merlin-dataset"
-VERSION = 2
+FORMAT = FileFormat("merlin-dataset", 2)
 NAME = MANIFEST_NAME
 VIRTUAL_NAME = "ensemble.h5"
 
@@ -213,7 +212,7 @@ def manifest_text(data: DataSet) -> str:
 
 def sealed(plain: dict[str, Any]) -> str:
     """The text of a manifest: its content, and the digest of that content."""
-    body = {"format": FORMAT, "version": VERSION, **plain}
+    body = {**FORMAT.head(), **plain}
     return indented({**body, "digest": combine(body)})
 
 
@@ -263,10 +262,8 @@ def read_manifest(path: Path) -> DataSet:
         )
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT or data["version"] != VERSION:
-            raise ShardError(
-                f"{path}: expected {FORMAT} version {VERSION}, found {data['format']} {data['version']}"
-            )
+        if wrong := FORMAT.mismatch(data):
+            raise ShardError(f"{path}: {wrong}")
         digest = data.pop("digest")
         if combine(data) != digest:
             raise ShardError(

@@ -15,15 +15,13 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from merlin.base.ranges import Ranges
-from merlin.base.records import as_kind, indented, to_plain
+from merlin.base.records import FileFormat, as_kind, indented, to_plain
 from merlin.errors import ShardError
 from merlin.shards.format.digest import ALGORITHM, combine, digest_bytes, digest_file_ranges
 from merlin.shards.format.statistics import Statistics
 
-FORMAT = "merlin-shard-info"
-VERSION = 2
-SHARD_FORMAT = "merlin-shard"  # of the shards themselves
-SHARD_VERSION = 1
+FORMAT = FileFormat("merlin-shard-info", 2)
+SHARD_FORMAT = FileFormat("merlin-shard", 1)  # of the shards themselves
 PROVENANCE = "provenance/"  # columns that differ from run to run, outside the content digest
 ATTEMPT = "provenance/attempt"
 FILTERED = "provenance/filtered"  # a text: JSON of `ShardInfo.filtered`
@@ -96,8 +94,7 @@ class ShardInfo(Struct, frozen=True, kw_only=True):
             entry["digest"] = dataset.digest
             entry["extents"] = [extent if extent[-1] else extent[:-1] for extent in entry["extents"]]
         head = {
-            "format": FORMAT,
-            "version": VERSION,
+            **FORMAT.head(),
             "digest_algorithm": ALGORITHM,
             "content_digest": self.content_digest,
             "file_digest": self.file_digest,
@@ -128,10 +125,8 @@ def read_info(path: Path) -> ShardInfo:
     """Raises ShardError if the sidecar is missing, damaged or of another version."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT or data["version"] != VERSION:
-            raise ShardError(
-                f"{path}: expected {FORMAT} version {VERSION}, found {data['format']} {data['version']}"
-            )
+        if wrong := FORMAT.mismatch(data):
+            raise ShardError(f"{path}: {wrong}")
         digest = data.pop("digest")
         is_intact = combine(data) == digest
         info = as_kind(data, ShardInfo)

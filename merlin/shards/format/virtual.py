@@ -10,14 +10,14 @@ import numpy as np
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import replacing
+from merlin.base.records import FileFormat
 from merlin.errors import ShardError
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet
 
 Array = np.ndarray[Any, Any]
 
-FORMAT = "merlin-ensemble"
-VERSION = 1
+FORMAT = FileFormat("merlin-ensemble", 1)
 
 
 def write_virtual(path: Path, data: DataSet) -> None:
@@ -29,7 +29,7 @@ def write_virtual(path: Path, data: DataSet) -> None:
     shards = [(shard.file, shard.num_rows) for shard in data.shards if shard.num_rows]
     with replacing(path) as temporary, NewFile(temporary, libver=("earliest", "v110")) as new:
         file = new.file
-        file.attrs.update({"format": FORMAT, "version": VERSION, "num_rows": num_rows})
+        file.attrs.update({**FORMAT.head(), "num_rows": num_rows})
         ragged = [c.path for c in data.columns if c.ragged and c.path.endswith("/offsets")]
         items = _write_offsets(file, path.parent, shards, ragged, num_rows)
         for column in data.columns:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from merlin.base.kinds import KINDS
+from merlin.base.field import channel_axis
+from merlin.base.kinds import KINDS, kind_of_shape
 from merlin.errors import ShardError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.shards.importing.fit import check_fit
@@ -20,8 +21,6 @@ from merlin.shards.importing.source_file import Facts, SourceFile, list_some
 from merlin.shards.importing.streams import FileColumn, Stream
 from merlin.shards.writing import check
 from merlin.spec.import_schema import ImportColumn, ImportField, ImportSchema
-
-_SMALL = 4  # a first or last axis up to here is taken for channels
 
 
 def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[Stream]:
@@ -34,7 +33,7 @@ def make_streams(schema: ImportSchema, sources: Sequence[SourceFile]) -> list[St
     """
     streams = []
     for name, field in schema.fields.items():
-        if field.kind == "graph":
+        if field.members:
             for role, member in field.members.items():
                 streams.append(_field_stream(f"{name}.{role}", member, sources, graph=name, role=role))
         else:
@@ -167,7 +166,7 @@ def _field_stream(
     shape, ragged = _shape(name, field, facts)
     about = parts[0].source.about(parts[0].key)
     known = replace(facts, dtype=np.dtype(field.dtype)) if field.dtype else facts
-    kind: Any = field.kind or guess_kind(name, known, shape, ragged, about.get("kind", ""))
+    kind = field.kind or guess_kind(name, known, shape, ragged, about.get("kind", ""))
     says = {"axes": field.axes, "layout": field.layout, "channels": field.channels}
     axes = says if any(says.values()) else axes_written(about, kind, shape, ragged)
     made = PlannedField(
@@ -184,9 +183,9 @@ def _field_stream(
         role=role,
         **axes,
     )
-    if kind != "text" and facts.is_text and not field.dtype:
+    if not made.is_text and facts.is_text and not field.dtype:
         raise UsageError(f"fields.{name} holds text; say kind: text, or a dtype that it can be read as")
-    if kind != "text" and not facts.is_text and not check.castable(facts.dtype, made.value_dtype):
+    if not made.is_text and not facts.is_text and not check.castable(facts.dtype, made.value_dtype):
         raise UsageError(f"fields.{name}: {facts.dtype.name} in the files does not become {made.dtype}")
     return Stream(path, made, parts)
 
@@ -231,8 +230,8 @@ def axes_written(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragge
     layout = str(about.get("layout", ""))
     if layout and len(layout) == len(shape) and KINDS[kind].has_layout(layout):
         found["layout"] = layout
-        channels = tuple(about.get("channels", ()))
-        if channels and "c" in layout and len(set(channels)) == shape[layout.index("c")]:
+        channels, axis = tuple(about.get("channels", ())), channel_axis(kind, len(shape), layout=layout)
+        if channels and axis is not None and len(set(channels)) == shape[axis]:
             found["channels"] = channels
     axes = tuple(about.get("axes", ()))
     if axes and len(axes) == len(shape) + ragged:
@@ -240,7 +239,7 @@ def axes_written(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragge
     return found
 
 
-def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, written: str) -> Any:
+def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, written: str) -> str:
     """The kind of a column: the one `written` in its file if it fits, else by its shape.
 
     Raises ShardError for too many axes.
@@ -251,9 +250,7 @@ def guess_kind(name: str, facts: Facts, shape: tuple[int, ...], ragged: bool, wr
         return "text"
     if written in KINDS and len(shape) in KINDS[written].axes:
         return written
-    kinds = {0: "scalar", 1: "series", 2: "image", 4: "volume"}
-    if len(shape) == 3:
-        return "image" if shape[-1] <= _SMALL or shape[0] <= _SMALL else "volume"
-    if len(shape) not in kinds:
+    kind = kind_of_shape(shape)
+    if kind is None:
         raise ShardError(f"fields.{name}: {len(shape)} axes are more than a field may have")
-    return kinds[len(shape)]
+    return kind.name

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.files import replacing
+from merlin.base.kinds import CHARTS
 from merlin.errors import UsageError
 from merlin.shards.describe import describe_data_set
 from merlin.shards.plot.canvas import require_matplotlib
-from merlin.shards.plot.choice import CHART_KINDS
 from merlin.shards.plot.figure import make_figure, picture
 from merlin.shards.plot.page import make_page
 from merlin.shards.plot.sections import Request, make_sections
@@ -43,12 +43,12 @@ def request(
 ) -> Request:
     """What `plot` and `write_plot` are to draw.
 
-    `kind` is one of `CHART_KINDS` or "all"; `fields` name fields, inputs and graphs; `num` samples are shown in contact
+    `kind` is one of `CHARTS` or "all"; `fields` name fields, inputs and graphs; `num` samples are shown in contact
     sheets; `split` and `query` (see `Ensemble.query`) select samples. Raises UsageError for an unknown kind.
     """
-    if kind != "all" and kind not in CHART_KINDS:
-        raise UsageError(f"no charts of kind '{kind}'; there are: all, {', '.join(CHART_KINDS)}")
-    return Request(CHART_KINDS if kind == "all" else (kind,), tuple(fields), num, split, query)
+    if kind != "all" and kind not in CHARTS:
+        raise UsageError(f"no charts of kind '{kind}'; there are: all, {', '.join(CHARTS)}")
+    return Request(CHARTS if kind == "all" else (kind,), tuple(fields), num, split, query)
 
 
 def write_plot(

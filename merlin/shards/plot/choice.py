@@ -14,7 +14,6 @@ from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]
 
-CHART_KINDS = ("inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
 MAX_ROWS = 100_000  # of scalars and inputs; with more, a histogram of them looks the same
 _MAX_SHARDS = 100  # opened for these rows at most; so many stay open
 

@@ -37,14 +37,14 @@ def views_of(field: FieldInfo) -> list[PictureView]:
     Fields of other kinds, and ragged ones, have none.
     """
     layout = field.full_layout
-    if field.kind not in ("image", "volume") or len(layout) != len(field.shape):
+    if not layout or len(layout) != len(field.shape):
         return []
     if _is_true_colour(field, layout):
         scale = 255.0 if field.dtype.endswith("u1") or field.dtype == "uint8" else 1.0
         order = tuple(layout.index(letter) for letter in "hwc")
         return [PictureView("", "", (slice(None),) * 3, order, scale)]
     num = field.shape[layout.index("c")] if "c" in layout else 1
-    cuts = [("", {})] if field.kind == "image" else _mid_planes(field, layout)
+    cuts = _mid_planes(field, layout) if "d" in layout else [("", {})]
     views = []
     for channel in range(min(num, MAX_CHANNELS)):
         name = "" if num == 1 else channel_name(field, channel)
@@ -55,7 +55,7 @@ def views_of(field: FieldInfo) -> list[PictureView]:
 
 
 def _is_true_colour(field: FieldInfo, layout: str) -> bool:
-    if field.kind != "image" or "c" not in layout or field.shape[layout.index("c")] != 3:
+    if "d" in layout or "c" not in layout or field.shape[layout.index("c")] != 3:
         return False
     if field.channels:
         return tuple(name.lower() for name in field.channels) in _TRUE_COLOURS

@@ -14,10 +14,11 @@ import merlin.shards.plot.graphs as graphs
 import merlin.shards.plot.histograms as histograms
 import merlin.shards.plot.images as images
 import merlin.shards.plot.series as series
+from merlin.base.kinds import CHARTS
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot.canvas import Section
-from merlin.shards.plot.choice import CHART_KINDS, Choice, choose, sample_ids
+from merlin.shards.plot.choice import Choice, choose, sample_ids
 from merlin.shards.plot.histograms import SampleValues
 from merlin.shards.plot.lost import lost_inputs
 from merlin.shards.plot.pictures import make_rows, most_samples, views_of
@@ -33,9 +34,9 @@ _MOST_BYTES = 32 << 20  # read for one chart
 
 
 class Request(Struct, frozen=True):
-    """What is to be drawn. `kinds` are some of `CHART_KINDS`; empty `fields` are all."""
+    """What is to be drawn. `kinds` are some of `CHARTS`; empty `fields` are all."""
 
-    kinds: tuple[str, ...] = CHART_KINDS
+    kinds: tuple[str, ...] = CHARTS
     fields: tuple[str, ...] = ()
     num: int = 12
     split: str = ""
@@ -61,19 +62,19 @@ class ChartSource(Struct, frozen=True, dict=True):
         named = self.request.fields
         return not named or name in named or (bool(graph) and graph in named)
 
-    def fields(self, *kinds: str) -> list[FieldInfo]:
-        """The fields of these kinds that are to be drawn."""
+    def fields(self, *charts: str) -> list[FieldInfo]:
+        """The fields that are to be drawn and are shown by charts of these kinds."""
         return [
             info
             for info in self.reader.fields.values()
-            if info.kind in kinds and info.dtype != "text" and self.wants(info.name, info.graph)
+            if self.wants(info.name, info.graph) and info.sample_kind.chart in charts
         ]
 
 
 def make_sections(
     reader: SampleReader, request: Request, on_section: Callable[[str], None] = lambda kind: None
 ) -> list[Section]:
-    """The charts of a data set, in the order of `CHART_KINDS`; `on_section` is called with the kind of each before its
+    """The charts of a data set, in the order of `CHARTS`; `on_section` is called with the kind of each before its
     data is read.
 
     Raises UsageError for names that the data set does not have, and if nothing can be drawn.
@@ -85,12 +86,12 @@ def make_sections(
             raise UsageError(f"no field or input '{name}' in {reader.path}; there are: {', '.join(known)}")
     source = ChartSource(request, choose(reader, split=request.split, query=request.query))
     made: list[Section] = []
-    for kind in CHART_KINDS:
+    for kind in CHARTS:
         if kind in request.kinds:
             on_section(kind)
             made += _MAKERS[kind](source)
     if not made:
-        is_all = request.kinds == CHART_KINDS
+        is_all = request.kinds == CHARTS
         what = "nothing that can be drawn" if is_all else f"no {' or '.join(request.kinds)} to draw"
         raise UsageError(f"{reader.path} has {what}{' among the fields named' if request.fields else ''}")
     return made
@@ -152,8 +153,8 @@ def _scalars(source: ChartSource) -> Iterator[Section]:
 
 def _scalar_quantities(source: ChartSource) -> list[SampleValues]:
     found = []
-    for info in source.fields("scalar", "series"):
-        if info.ragged or len(info.shape) > 1 or (info.kind == "series" and info.role != "targets"):
+    for info in source.fields("scalars", "series"):
+        if info.ragged or len(info.shape) > 1 or (info.shape and info.role != "targets"):
             continue
         values = drawn(source.reader[info.name][source.choice.rows]).astype(np.float64)
         if not info.shape:
@@ -168,7 +169,7 @@ def _scalar_quantities(source: ChartSource) -> list[SampleValues]:
 def _series(source: ChartSource) -> Iterator[Section]:
     fans: list[series.Fan] = []
     most = 0
-    infos = [info for info in source.fields("series", "ragged") if _is_series(info)]
+    infos = [info for info in source.fields("series") if _is_series(info)]
     used_as_x = {_coordinate_name(source, info) for info in infos}
     for info in infos:
         if info.name in used_as_x and not source.request.fields:
@@ -189,11 +190,12 @@ def _series(source: ChartSource) -> Iterator[Section]:
 def _is_series(info: FieldInfo) -> bool:
     """True if it is drawn as a series: it has one or two axes.
 
-    A ragged field has to hold numbers along an axis with a name, as items without one may be in any order.
+    A ragged field has to hold numbers, and of kind ragged along an axis with a name: items without one may be in any
+    order.
     """
     if info.ragged:
-        return not info.graph and not info.shape and bool(info.axes or info.kind == "series")
-    return info.kind == "series" and not info.graph and len(info.shape) in (1, 2)
+        return not info.graph and not info.shape and bool(info.axes or not info.sample_kind.is_ragged)
+    return not info.graph and len(info.shape) in (1, 2)
 
 
 def _fans_of(source: ChartSource, info: FieldInfo, rows: Array) -> Iterator[series.Fan]:
@@ -237,8 +239,8 @@ def _axes_of(info: FieldInfo) -> tuple[int, int | None]:
     """The axis that a series runs along, and the one that separates its channels, if it has two."""
     if len(info.shape) == 1:
         return 0, None
-    channel = info.axes.index("channel") if "channel" in info.axes and len(info.axes) == 2 else 1
-    return 1 - channel, channel
+    channel = info.channel_axis
+    return (0, 1) if channel is None else (1 - channel, channel)
 
 
 def _coordinates(source: ChartSource, info: FieldInfo, along: int) -> tuple[Array, str]:
@@ -266,8 +268,8 @@ def _coordinate_name(source: ChartSource, info: FieldInfo) -> str:
     return name if bool((some == some[0]).all() and (np.diff(some[0]) > 0).all()) else ""
 
 
-def _sheet(source: ChartSource, kind: str, title: str) -> Iterator[Section]:
-    infos = [info for info in source.fields(kind) if views_of(info)]
+def _sheet(source: ChartSource, chart: str, title: str) -> Iterator[Section]:
+    infos = [info for info in source.fields(chart) if views_of(info)]
     if not infos:
         return
     leading = _leading(source.reader)
@@ -275,11 +277,11 @@ def _sheet(source: ChartSource, kind: str, title: str) -> Iterator[Section]:
     samples, values = _ordered(source, leading, num)
     rows, left_out = make_rows(source.reader, infos, samples)
     titles = tuple(f"#{number}" for number in sample_ids(source.reader, samples))
-    chart = images.Sheet(titles, "" if leading is None else leading.name, values, rows)
+    sheet = images.Sheet(titles, "" if leading is None else leading.name, values, rows)
     note = source.choice.note_of(num).removeprefix("a fixed subset of ")
     if leading is not None:
         note += f" at even quantiles of {leading.name}"
-    yield Section(f"{kind}s", title, note + left_out, chart.height, partial(images.draw, chart))
+    yield Section(chart, title, note + left_out, sheet.height, partial(images.draw, sheet))
 
 
 def _leading(reader: SampleReader) -> FieldInfo | None:
@@ -289,7 +291,7 @@ def _leading(reader: SampleReader) -> FieldInfo | None:
         known = info.statistics
         return known.std[0] / abs(known.mean[0]) if known and known.count[0] and known.mean[0] else 0.0
 
-    scalars = [f for f in reader.fields.values() if f.kind == "scalar" and f.statistics and not f.shape]
+    scalars = [f for f in reader.fields.values() if f.sample_kind.is_number and f.statistics]
     return max(scalars, key=spread, default=None)
 
 
@@ -347,8 +349,8 @@ _MAKERS: dict[str, Callable[[ChartSource], Iterator[Section]]] = {
     "inputs": _inputs,
     "scalars": _scalars,
     "series": _series,
-    "images": partial(_sheet, kind="image", title="Images"),
-    "volumes": partial(_sheet, kind="volume", title="Volumes, middle planes"),
+    "images": partial(_sheet, chart="images", title="Images"),
+    "volumes": partial(_sheet, chart="volumes", title="Volumes, middle planes"),
     "graphs": _graphs,
     "ragged": _ragged,
 }

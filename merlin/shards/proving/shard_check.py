@@ -19,7 +19,6 @@ from merlin.shards.format.manifest_file import DataSet, ShardEntry
 from merlin.shards.format.regular_file import require_regular
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
-    SHARD_VERSION,
     DatasetInfo,
     ShardInfo,
     info_name,
@@ -203,10 +202,8 @@ class _ShardCheck:
         except (OSError, KeyError, RuntimeError, ValueError) as e:
             self._add("wrong schema", f"HDF5 cannot read it: {e}")
             return
-        kind = (attributes.get("format"), attributes.get("version"))
-        if kind != (SHARD_FORMAT, SHARD_VERSION):
-            message = f"expected {SHARD_FORMAT} version {SHARD_VERSION}, found {kind[0]} {kind[1]}"
-            self._add("wrong schema", message)
+        if wrong := SHARD_FORMAT.mismatch(attributes):
+            self._add("wrong schema", wrong)
         marks = self.problems.foreign_marks(attributes)
         if marks:
             self._add("foreign shard", f"it is a shard of another place with the same content: {marks}")

@@ -28,7 +28,6 @@ from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.manifest_file import (
     FORMAT,
     NAME,
-    VERSION,
     VIRTUAL_NAME,
     DataSet,
     manifest_path,
@@ -147,10 +146,11 @@ def _manifest_problem(directory: Path, error: ShardError) -> DataSetProblem:
         )
     try:
         head = json.loads(path.read_text(encoding="utf-8"))
-        kind = (head["format"], head["version"])
-    except (OSError, ValueError, KeyError, TypeError):
-        kind = (FORMAT, VERSION)
-    if kind != (FORMAT, VERSION) or not has_sidecars:
+        # what a damaged manifest does not say counts as ours
+        is_other = not FORMAT.is_of({**FORMAT.head(), **head})
+    except (OSError, ValueError, TypeError):
+        is_other = False
+    if is_other or not has_sidecars:
         raise NotADataSetError(str(error)) from error
     return DataSetProblem("damaged manifest", NAME, str(error).removeprefix(f"{path}: "))
 

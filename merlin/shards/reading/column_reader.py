@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.records import FileFormat
 from merlin.errors import ShardError
 
 Array = np.ndarray[Any, Any]
@@ -62,18 +63,15 @@ class ColumnReader:
     It keeps row numbers and the places of its data sets, but no open file: open files are shared in `files`.
     """
 
-    def __init__(self, path: Path, format_name: str, version: int, files: OpenFiles) -> None:
+    def __init__(self, path: Path, format: FileFormat, files: OpenFiles) -> None:
         import h5py
 
         self.path = path
         self._files = files
         try:
             with h5py.File(path, "r", locking=False) as file:
-                found = (file.attrs["format"], int(file.attrs["version"]))
-                if found != (format_name, version):
-                    raise ShardError(
-                        f"{path}: expected {format_name} version {version}, found {found[0]} {found[1]}"
-                    )
+                if wrong := format.mismatch(file.attrs):
+                    raise ShardError(f"{path}: {wrong}")
                 self.rows: Array = file["row"][()]
                 self.attempts: Array = np.full(len(self.rows), file.attrs.get("attempt", 0), dtype="<i4")
                 filtered = file["filtered"].values() if "filtered" in file else ()

@@ -18,7 +18,7 @@ from msgspec import Struct
 from merlin.base.codecs.pipeline import Pipeline, make_pipeline
 from merlin.errors import ShardError, command_line
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
-from merlin.shards.format.shard_info import SHARD_FORMAT, SHARD_VERSION
+from merlin.shards.format.shard_info import SHARD_FORMAT
 from merlin.shards.reading.address_range import map_file
 from merlin.shards.reading.chunks import stored_chunks, stored_filters
 
@@ -104,10 +104,8 @@ class ShardFile:
 
     def _check_attributes(self, attributes: Any) -> None:
         entry, study_id = self._entry, self._study_id
-        found = (attributes["format"], int(attributes["version"]))
-        if found != (SHARD_FORMAT, SHARD_VERSION):
-            wanted = f"{SHARD_FORMAT} version {SHARD_VERSION}"
-            raise ShardError(f"{self.path}: expected {wanted}, found {found[0]} {found[1]}")
+        if wrong := SHARD_FORMAT.mismatch(attributes):
+            raise ShardError(f"{self.path}: {wrong}")
         place = tuple(int(attributes[name]) for name in ("shard", "row_lo", "row_hi"))
         if place != (entry.shard, entry.lo, entry.hi):
             raise self.damaged(

@@ -90,7 +90,7 @@ class Assembly:
             if known is not None and file.path in known:
                 continue
             try:
-                source = ColumnReader(file.path, bundle.FORMAT, bundle.VERSION, self._files)
+                source = ColumnReader(file.path, bundle.FORMAT, self._files)
             except ShardError as e:
                 self._problems.append(str(e))
                 self._doubt(file.lo, file.hi)

@@ -18,13 +18,13 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.base.files import replacing
+from merlin.base.records import FileFormat
 from merlin.ledger.session import session_start
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.segments import Ragged, Values
 from merlin.shards.writing.check import block_rows
 
-FORMAT = "merlin-bundle"
-VERSION = 1
+FORMAT = FileFormat("merlin-bundle", 1)
 DIRECTORY = "bundles"
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +87,7 @@ def write_bundle(
     begun = replacing(path, durable=is_durable, durable_name=False)
     with begun as temporary, NewFile(temporary, libver="latest") as new:
         file = new.file
-        file.attrs.update({"format": FORMAT, "version": VERSION, **attributes})
+        file.attrs.update({**FORMAT.head(), **attributes})
         file.create_dataset("row", data=content.rows[content.keep].astype("<i8"))
         file.create_group("fields")
         for name, column in content.columns.items():

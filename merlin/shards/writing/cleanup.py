@@ -32,7 +32,6 @@ from merlin.shards.format.digest import TEXT_BLOCK_ROWS, digest_text
 from merlin.shards.format.rows import RowMap, row_map
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
-    SHARD_VERSION,
     ShardInfo,
     info_name,
     read_info,
@@ -83,7 +82,7 @@ def _clean_shard(workspace: Workspace, aggregate: StepInstance, info: ShardInfo,
     """Clean up behind a shard; raises ShardError, and removes nothing, if it is not what its sidecar says."""
     path = workspace.data_set_dir(aggregate) / shard_name(info.shard)
     with closing(OpenFiles()) as files:
-        held = ColumnReader(path, SHARD_FORMAT, SHARD_VERSION, files).rows
+        held = ColumnReader(path, SHARD_FORMAT, files).rows
     going = list(_directories(workspace, row_map(workspace, aggregate), held, allowed))
     if going:
         prove(path, info)

@@ -124,10 +124,12 @@ def read_files(request: CollectRequest, piece: Piece, columns: tuple[PlannedFiel
     files = TaskFiles(columns)
     builders = {column.name: ColumnBuilder(column, piece.num) for column in columns}
     extra_bytes = 0
+    workspace, source = request.workspace, request.source
+    above = os.fspath(workspace.instance_dir(source))  # pathlib costs more than parsing a small file
     for i in np.flatnonzero(piece.keep).tolist():
         column = columns[0]
         try:
-            values = files.read(os.fspath(request.workspace.task_dir(request.source, piece.lo + i)))
+            values = files.read(f"{above}/{workspace.sample_path(source, piece.lo + i)}")
             for column in columns:
                 extra_bytes += builders[column.name].put(i, values[column.name])
         except BadOutput as e:

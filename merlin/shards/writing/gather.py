@@ -30,7 +30,6 @@ from merlin.shards.format.shard_info import (
     ATTEMPT,
     FILTERED,
     SHARD_FORMAT,
-    SHARD_VERSION,
     ShardInfo,
     info_name,
     next_info_name,
@@ -299,8 +298,7 @@ def _study_attributes(workspace: Workspace, rows: RowMap, place: Place) -> dict[
 def file_attributes(place: Place, aggregate: str, study: Mapping[str, Any]) -> dict[str, Any]:
     """Attributes of a shard: format and provenance. They are no part of the content digest."""
     return {
-        "format": SHARD_FORMAT,
-        "version": SHARD_VERSION,
+        **SHARD_FORMAT.head(),
         **study,
         "aggregate": aggregate,
         "shard": place.shard,

@@ -10,7 +10,8 @@ from merlin.base.compression import CODECS
 from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, to_bool, to_int
 from merlin.base.document.tree import MISSING, Entry, to_data
-from merlin.base.kinds import DTYPES, KINDS, MANTISSA_BITS, OUTPUT_SUFFIXES, ROLES
+from merlin.base.field import channel_axis
+from merlin.base.kinds import DTYPES, KINDS, MANTISSA_BITS, OUTPUT_SUFFIXES, ROLES, SampleKind
 
 _OF_MEMBERS = (
     *("layout", "channels", "axes", "shape", "key", "path", "column", "regex", "output", "expression"),
@@ -30,7 +31,8 @@ class FieldChecker(Struct, frozen=True):
     def check(self, name: str, field: Entry) -> None:
         if "/" in name or name in (".", "..", ""):
             self._error(field.key_place, f"{name!r} cannot name a field", name, code="bad-name")
-        if field.get("kind").text == "graph":
+        kind = _kind_of(field)
+        if kind is not None and kind.has_members:
             self._graph(name, field)
             return
         if not field.get("members").is_null:
@@ -86,7 +88,7 @@ class FieldChecker(Struct, frozen=True):
             message = f"field {name} has both regex and a key"
             hint = "regex is for text files; key for JSON, .npz, CSV and HDF5"
             self._error(regex.key_place, message, "regex", hint, "field-source")
-        elif regex.is_null and field.get("kind").text != "text":
+        elif regex.is_null and not _is_text(field):
             self._file_type(name, file)
 
     def _file_type(self, name: str, file: Entry) -> None:
@@ -115,10 +117,10 @@ class FieldChecker(Struct, frozen=True):
         if kind is None or not kind.axes:
             return  # the model reports it, or the members of a graph have the shapes
         place = field.key_place if shape.is_null else shape.place
-        if kind.name == "ragged" and not ragged:
+        if kind.is_ragged and not ragged:
             message, hint = 'is ragged, so its shape has to begin with "*"', f"e.g. shape: {kind.example}"
             self._error(place, f"field {name} {message}", name, hint, "shape")
-        elif kind.name == "text" and ragged:
+        elif kind.is_text and ragged:
             hint = "leave shape out, and join the texts"
             self._error(place, f"field {name}: a text cannot be ragged", name, hint, "shape")
         elif num not in kind.axes:
@@ -135,7 +137,7 @@ class FieldChecker(Struct, frozen=True):
             self._error(axes.place, message, name, code="shape")
 
     def _layout(self, name: str, field: Entry) -> None:
-        kind = KINDS.get(field.get("kind").text or "scalar")
+        kind = _kind_of(field)
         layout, channels = field.get("layout"), field.get("channels")
         if kind is None or not kind.spatial:
             entry, word = (channels, "channels") if layout.is_null else (layout, "layout")
@@ -153,19 +155,20 @@ class FieldChecker(Struct, frozen=True):
             message = f"field {name}: the layout {letters} has {len(letters)} axes, its shape has {num}"
             self._error(layout.place, message, letters, code="layout")
         elif not channels.is_null:
-            self._channels(name, field, letters or spatial + "c" * (num - len(spatial)))
+            self._channels(name, field, kind)
 
-    def _channels(self, name: str, field: Entry, letters: str) -> None:
+    def _channels(self, name: str, field: Entry, kind: SampleKind) -> None:
         channels, num = field.get("channels"), len(field.get("channels").items)
         names = [item.text for item in channels.items]
-        if "c" not in letters:
+        axes, letters = [axis.text for axis in field.get("axes").items], field.get("layout").text
+        ragged, num_axes = shape_of(field)
+        at = channel_axis(kind.name, num_axes, layout=letters, axes=axes, ragged=ragged)
+        if at is None or num_axes <= len(kind.spatial):
             message = f"field {name} names {num} channels, but its shape has no axis for them"
-            self._error(channels.place, message, "channels", f"e.g. layout: {letters}c", "layout")
+            hint = f"e.g. layout: {letters or kind.spatial}c"
+            self._error(channels.place, message, "channels", hint, "layout")
             return
-        axes = [axis.text for axis in field.get("axes").items]
-        is_named = not field.get("layout").text and "channel" in axes
-        at = axes.index("channel") if is_named else letters.index("c")
-        sizes = field.get("shape").items[shape_of(field)[0] :]
+        sizes = field.get("shape").items[ragged:]
         if at < len(sizes) and sizes[at].text.isdigit() and int(sizes[at].text) != num:
             message = f"field {name} names {num} channels, but its shape has {sizes[at].text}"
             self._error(channels.place, message, "channels", code="layout")
@@ -178,7 +181,7 @@ class FieldChecker(Struct, frozen=True):
         self, name: str, field: Entry, inherited_dtype: str = "float64", inherited_codec: str = ""
     ) -> None:
         bits, dtype = field.get("keep_bits"), field.get("dtype").text or inherited_dtype
-        is_text = field.get("kind").text == "text"
+        is_text = _is_text(field)
         if not bits.is_null and dtype in DTYPES:
             has, num = 0 if is_text else MANTISSA_BITS.get(dtype, 0), _number(bits)
             if not has:
@@ -244,6 +247,16 @@ class FieldChecker(Struct, frozen=True):
             message = f'{name}: its shape has to be ["*"] or ["*", n], a row for each {ROLES[role].item}'
             self._error(place, message, name, hint, "shape")
         self._axes(name, name, member)
+
+
+def _kind_of(field: Entry) -> SampleKind | None:
+    """The kind that a field names; None for an unknown one, which the model reports."""
+    return KINDS.get(field.get("kind").text or "scalar")
+
+
+def _is_text(field: Entry) -> bool:
+    kind = _kind_of(field)
+    return kind is not None and kind.is_text
 
 
 def shape_of(field: Entry) -> tuple[bool, int]:

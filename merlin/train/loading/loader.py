@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from merlin.base.records import FileFormat
 from merlin.errors import LoaderError, UsageError
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.loading.delivery import INDEX, VALID, Delivery
@@ -26,8 +27,7 @@ from merlin.train.loading.producer import Filler, Producer
 from merlin.train.loading.ring import Ring
 from merlin.train.loading.workers import LoaderPool
 
-FORMAT = "merlin-loader"
-VERSION = 1
+FORMAT = FileFormat("merlin-loader", 1)
 
 Batch = dict[str, Tensor]
 
@@ -130,8 +130,7 @@ class ShardLoader:
     def state_dict(self) -> dict[str, Any]:
         """The place after the batch handed out last: plain numbers and text, the same on every rank."""
         return {
-            "format": FORMAT,
-            "version": VERSION,
+            **FORMAT.head(),
             "epoch": self.epoch,
             "consumed": self.consumed,
             "seed": self.seed,
@@ -144,9 +143,9 @@ class ShardLoader:
 
         Raises LoaderError if the seed or the samples are others.
         """
+        if wrong := FORMAT.mismatch(state):
+            raise LoaderError(f"not a state of a loader: {wrong}")
         mine = self.state_dict()
-        if any(state.get(key) != mine[key] for key in ("format", "version")):
-            raise LoaderError(f"not a state of a loader: {state.get('format')} {state.get('version')}")
         other = next((key for key in ("seed", "shuffle", "samples") if state[key] != mine[key]), None)
         if other is not None:
             what = "other samples" if other == "samples" else f"{other}={state[other]}"

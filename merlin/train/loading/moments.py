@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from merlin.base.files import write_text
+from merlin.base.records import FileFormat
 from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
@@ -19,8 +20,7 @@ from merlin.shards.format.statistics import Accumulator, Statistics
 from merlin.train.loading.columns import identity
 from merlin.train.loading.scaling import Scaling
 
-FORMAT = "merlin-moments"
-VERSION = 1
+FORMAT = FileFormat("merlin-moments", 1)
 _READ_BYTES = 32 << 20
 
 
@@ -87,7 +87,7 @@ class Moments:
         """The content of the cache file; a damaged one is as good as none."""
         try:
             data = read_json(self._cache) if self._cache is not None else {}
-            return dict(data["statistics"]) if (data["format"], data["version"]) == (FORMAT, VERSION) else {}
+            return dict(data["statistics"]) if FORMAT.is_of(data) else {}
         except (OSError, ValueError, KeyError, TypeError):
             return {}
 
@@ -96,5 +96,5 @@ class Moments:
             entries = {**self._load(), key: statistics.to_json()}
             write_text(
                 self._cache,
-                json.dumps({"format": FORMAT, "version": VERSION, "statistics": entries}, indent=1) + "\n",
+                json.dumps({**FORMAT.head(), "statistics": entries}, indent=1) + "\n",
             )

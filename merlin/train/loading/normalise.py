@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 
 from merlin.base.files import write_text
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import FileFormat, as_kind, to_plain
 from merlin.errors import ShardError, UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
@@ -25,8 +25,7 @@ from merlin.train.loading.columns import Columns, refuse_text
 from merlin.train.loading.moments import Moments
 from merlin.train.loading.scaling import Scaling
 
-FORMAT = "merlin-normalisation"
-VERSION = 1
+FORMAT = FileFormat("merlin-normalisation", 1)
 _LEAST_SPREAD = 1e-6  # of the logarithm's argument, as a fraction of max - min, where values are not positive
 
 MethodName = Literal["standard", "minmax", "scale", "log"]
@@ -96,14 +95,14 @@ class Normaliser(Struct, frozen=True):
         return self.scalings.get(column.path)
 
     def to_json(self) -> dict[str, Any]:
-        return {"format": FORMAT, "version": VERSION, "scalings": to_plain(self.scalings)}
+        return {**FORMAT.head(), "scalings": to_plain(self.scalings)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Normaliser:
         """A normaliser from what `to_json` gave, also by way of JSON text; ShardError for anything else."""
+        if wrong := FORMAT.mismatch(data):
+            raise ShardError(f"not a readable normalisation: {wrong}")
         try:
-            if (data["format"], data["version"]) != (FORMAT, VERSION):
-                raise ShardError(f"not a {FORMAT} of version {VERSION}: {data['format']} {data['version']}")
             return cls(as_kind(data["scalings"], dict[str, Scaling]))
         except (KeyError, TypeError, ValueError) as e:
             raise ShardError(f"not a readable normalisation: {e!r}") from e
@@ -126,7 +125,7 @@ def _choose(columns: Columns, methods: Any, among: Collection[Column] | None) ->
     groups = {  # a later one overrules those before
         "fields": fields,
         "inputs": labels,
-        "scalars": [column for column in fields if column.kind == "scalar"],
+        "scalars": [column for column in fields if column.sample_kind.is_number],
     }
     if not isinstance(methods, Mapping) or "name" in methods:
         methods = {"inputs": methods, "fields": methods}
@@ -155,8 +154,7 @@ def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> 
             'split with Normaliser.fit(…, over="train"), or leave it out'
         )
     _require_spread(column, plain, over)
-    axis = None if column.channel_axis is None else column.channel_axis - len(column.shape)
-    axis = axis if plain.num_channels > 1 else None
+    axis = column.channel_axis_from_end if plain.num_channels > 1 else None
     num = plain.num_channels
     nothing = (None,) * num, (0.0,) * num
     pairs = list(zip(plain.min, plain.max, strict=True))

@@ -57,22 +57,22 @@ class Shapes(Struct, frozen=True, dict=True):
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """The columns of "inputs"; without any, a batch has no such key."""
-        return tuple(f.name for f in self.given if f.kind == "scalar")
+        return tuple(f.name for f in self.given if f.sample_kind.is_number)
 
     @cached_property
     def scalars(self) -> tuple[str, ...]:
         """The columns of "scalars"."""
-        return tuple(f.name for f in self.predicted if f.kind == "scalar" and f.name not in self.classes)
+        return tuple(f.name for f in self.predicted if f.sample_kind.is_number and f.name not in self.classes)
 
     @cached_property
     def images(self) -> dict[str, tuple[int, int, int]]:
         """The images that are predicted, (C, H, W)."""
-        return {f.name: image_shape(f) for f in self.predicted if f.kind == "image"}
+        return {f.name: image_shape(f) for f in self.predicted if f.sample_kind.is_picture}
 
     @cached_property
     def input_images(self) -> dict[str, tuple[int, int, int]]:
         """The images among the inputs, (C, H, W)."""
-        return {f.name: image_shape(f) for f in self.given if f.kind == "image"}
+        return {f.name: image_shape(f) for f in self.given if f.sample_kind.is_picture}
 
     @cached_property
     def _without_channels(self) -> tuple[str, ...]:

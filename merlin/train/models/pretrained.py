@@ -14,6 +14,7 @@ from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
 from merlin.train.models.icf_autoencoder import CoderOptions, IcfAutoencoder
 from merlin.train.models.registry import require_code
+from merlin.train.run_paths import MODEL_FORMAT
 from merlin.train.state_file import read_state, require_format
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Pretrained:
         if not self.path.is_file():
             raise UsageError(_nothing_there(run))
         state = read_state(self.path)
-        require_format(self.path, state, "merlin-model", 1)
+        require_format(self.path, state, MODEL_FORMAT)
         found = state["model"]["name"]
         if found != NAME:
             raise UsageError(f"model.autoencoder: {run} is a run of the model {found}, and not of {NAME}")

@@ -17,8 +17,8 @@ from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
 from merlin.train.models.registry import MODELS, build, require_code, require_consent
 from merlin.train.quantities import Quantities
-from merlin.train.run_directory import MODEL_FORMAT, VERSION, RunDirectory
-from merlin.train.run_paths import FACTS, NORMALISE, is_run
+from merlin.train.run_directory import RunDirectory
+from merlin.train.run_paths import FACTS, MODEL_FORMAT, NORMALISE, is_run
 from merlin.train.state_file import read_state, require_format
 
 MODEL = "model.pt"
@@ -82,7 +82,7 @@ def load_best(path: str | os.PathLike[str], device: str = "cpu", *, trust_code: 
     directory = best_directory(path)
     where = directory / MODEL
     state = read_state(where)
-    require_format(where, state, MODEL_FORMAT, VERSION)
+    require_format(where, state, MODEL_FORMAT)
     try:
         file = as_kind(state, ModelFile)
         normaliser = Normaliser.load(directory / NORMALISE)

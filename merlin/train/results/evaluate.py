@@ -33,7 +33,7 @@ from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
 from merlin.train.results.baseline import compare, spread_rows
 from merlin.train.results.best import BestModel, load_best
-from merlin.train.results.evaluation_file import FORMAT, NAME, VERSION
+from merlin.train.results.evaluation_file import FORMAT, NAME
 from merlin.train.results.held_out import ALL, choose_split, open_held_out, rows_at_once
 from merlin.train.results.physical import PhysicalModel, as_chw
 from merlin.train.results.scales import Judged
@@ -119,8 +119,7 @@ def evaluate(
     evaluator.run(passes)
     results = evaluator.results()
     facts = {
-        "format": FORMAT,
-        "version": VERSION,
+        **FORMAT.head(),
         "run": str(run.path.resolve()),
         **_model_facts(best, evaluator.kind),
         "data": {"path": str(held_out.ens.path), "digest": digest},

@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import nan
 from typing import Any
 
+from merlin.base.records import FileFormat
 from merlin.errors import TrainingError
 from merlin.shards.format.regular_file import read_json
 from merlin.train.run_paths import RunPaths
 
 NAME = "evaluation.json"
-FORMAT = "merlin-evaluation"
-VERSION = 1
+FORMAT = FileFormat("merlin-evaluation", 1)
 _MEASURED = ("scalars", "images", "classes", "inputs", "metrics", "value")
 
 
@@ -24,8 +24,8 @@ def read_evaluation(run: RunPaths) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise TrainingError(f"{path} cannot be read: {error}") from error
-    if not isinstance(facts, dict) or (facts.get("format"), facts.get("version")) != (FORMAT, VERSION):
-        raise TrainingError(f"{path} is not a {FORMAT} of version {VERSION}; evaluate the run again")
+    if wrong := FORMAT.mismatch(facts):
+        raise TrainingError(f"{path}: {wrong}; evaluate the run again")
     return {key: _with_nan(value) if key in _MEASURED else value for key, value in facts.items()}
 
 

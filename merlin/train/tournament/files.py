@@ -23,7 +23,7 @@ from pathlib import Path
 from torch import Tensor
 
 from merlin.base.files import TEMPORARY_SUFFIX, replacing, write_text
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import FileFormat, as_kind, to_plain
 from merlin.errors import CheckpointError
 from merlin.shards.format.regular_file import read_json
 from merlin.train.state_file import State, read_state, write_state
@@ -31,8 +31,7 @@ from merlin.train.tournament.averaging import Total, who_counts
 from merlin.train.tournament.exchange import Mean, OfferedModel, Summary, Waiting
 from merlin.train.tournament.presence import Members, presence_directory
 
-FORMAT = "merlin-offer"
-VERSION = 1
+FORMAT = FileFormat("merlin-offer", 1)
 VALUES = "values"  # values to be averaged, which an offer has in place of a complete state
 KEPT = 4  # offers that are kept of a trainer at least, for those who are late
 _NAME = re.compile(r"round_(\d+)\.json")
@@ -74,7 +73,7 @@ class FileTransport:
 
         If that fails, a note says so, and the others do not wait for this offer.
         """
-        head = {"format": FORMAT, "version": VERSION, "trainer": self._index, "round": number}
+        head = {**FORMAT.head(), "trainer": self._index, "round": number}
         path = self._path(self._index, number)
         try:
             with replacing(path, durable_name=False) as temporary:
@@ -173,8 +172,7 @@ class FileTransport:
                 return self._read(trainer, newest)
             self._note(f"round {number}: the model of trainer {trainer} is left out: {error}")
             return None
-        found = (data.get("format"), data.get("version"), data.get("trainer"), data.get("round"))
-        if found != (FORMAT, VERSION, trainer, number):
+        if not FORMAT.is_of(data) or (data.get("trainer"), data.get("round")) != (trainer, number):
             self._note(f"{self._path(trainer, number)} is no model of trainer {trainer}; it is left out")
             return None
         return OfferedModel(trainer, number, data["state"])

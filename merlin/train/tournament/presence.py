@@ -22,11 +22,10 @@ from msgspec.structs import replace
 
 from merlin.base.files import write_text
 from merlin.base.processes import boot_id, start_ticks
-from merlin.base.records import as_kind, to_plain
+from merlin.base.records import FileFormat, as_kind, to_plain
 from merlin.shards.format.regular_file import read_json
 
-FORMAT = "merlin-presence"
-VERSION = 1
+FORMAT = FileFormat("merlin-presence", 1)
 BEAT_S = 5.0
 SILENCE_S = 30.0  # of a record on another machine, until its process counts as dead
 GRACE_S = 0.25  # in which a trainer that has gone still counts, since all may be ending at this moment
@@ -54,11 +53,9 @@ def presence_directory(tournament: Path) -> Path:
 def read_presence(path: Path) -> Presence | None:
     """The record in a file; None if the trainer never came, or its record cannot be read just now."""
     try:
-        data: Any = read_json(path)
-        if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
-            return None
-        return as_kind(data, Presence)
-    except (OSError, ValueError, AttributeError):
+        data = read_json(path)
+        return as_kind(data, Presence) if FORMAT.is_of(data) else None
+    except (OSError, ValueError):
         return None
 
 
@@ -182,5 +179,5 @@ def _path(directory: Path, trainer: int) -> Path:
 
 
 def _write(path: Path, presence: Presence) -> None:
-    record = {"format": FORMAT, "version": VERSION, **to_plain(presence)}
+    record = {**FORMAT.head(), **to_plain(presence)}
     write_text(path, json.dumps(record) + "\n", durable_name=False)

@@ -7,7 +7,8 @@ import pytest
 
 from merlin.base.compression import CODECS, Compression
 from merlin.base.field import Field, dtype_of
-from merlin.base.kinds import KINDS, ROLES
+from merlin.base.kinds import CHARTS, KINDS, ROLES, kind_of_shape
+from merlin.errors import ShardError
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,43 @@ from merlin.base.kinds import KINDS, ROLES
 )
 def test_one_place_says_which_axis_the_channels_are(field, axis):
     assert field.channel_axis == axis
+
+
+def test_the_axis_of_channels_can_be_counted_from_the_end():
+    assert Field(name="y", kind="image", shape=(3, 8, 8), layout="chw").channel_axis_from_end == -3
+    assert Field(name="y", kind="ragged", shape=(3,), ragged=True).channel_axis_from_end == -1
+    assert Field(name="y", kind="series", shape=(8,)).channel_axis_from_end is None
+
+
+def test_a_kind_of_a_later_version_can_be_read_and_not_interpreted():
+    later = Field(name="y", kind="mesh", shape=(8, 3), dtype="float32")
+    assert (later.value_dtype, later.full_layout) == (np.dtype("<f4"), "")
+    with pytest.raises(ShardError, match="no fields of kind 'mesh'; it knows scalar, series"):
+        _ = later.sample_kind
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        ((), "scalar"),
+        ((8,), "series"),
+        ((8, 3), "image"),
+        ((8, 8, 4), "image"),
+        ((4, 8, 8), "image"),
+        ((8, 8, 5), "volume"),
+        ((8, 8, 8, 8), "volume"),
+    ],
+)
+def test_numbers_have_the_kind_that_their_shape_suggests(shape, kind):
+    assert kind_of_shape(shape) == KINDS[kind]
+
+
+def test_five_axes_suggest_no_kind():
+    assert kind_of_shape((2,) * 5) is None
+
+
+def test_charts_are_those_of_the_kinds_between_inputs_and_numbers_of_items():
+    assert CHARTS == ("inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
 
 
 def test_spatial_axes_come_in_the_order_depth_height_width():

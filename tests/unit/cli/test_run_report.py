@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from merlin.cli.execute import show_report
 from merlin.shards.format.counts import Counts
+from merlin.views.run_report import DataSetReport, RunReport
 
 
-def report(**counts: int) -> dict[str, Any]:
+def report(**counts: int) -> RunReport:
     found = Counts(**{"planned": 20, "ok": 0, "failed": 0, "skipped": 0, "missing": 0} | counts)
-    totals = {"planned": 22, "ok": 22, "failed": 0, "skipped": 0, "missing": 0}
-    data_set = {"line": "/w/c: …", "rows": found.ok, "samples": found}
-    return {
-        "workspace": "/w", "steps": [], "seconds": 1.0, "on_failed_input": 0, "failures": [], "stop_reason": "",
-        "exit_code": 0, "data_sets": [data_set], **totals,
-    }  # fmt: skip
+    data_set = DataSetReport(
+        path="/w/c",
+        line="/w/c: …",
+        rows=found.ok,
+        samples=found,
+        shards=1,
+        size_bytes=1,
+        fields=("y",),
+        digest="",
+    )
+    return RunReport(
+        workspace="/w", name="w", exit_code=0, seconds=1.0, stop_reason="", planned=22, ok=22, failed=0, skipped=0,
+        missing=0, on_failed_input=0, steps=(), failures=(), data_sets=(data_set,),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

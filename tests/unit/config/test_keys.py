@@ -56,6 +56,16 @@ def test_a_file_system_without_hard_links_is_enough(tmp_path, monkeypatch):
     assert [p.name for p in tmp_path.iterdir()] == ["merlin.key"]
 
 
+def test_a_key_that_the_disk_has_no_room_for_leaves_nothing(tmp_path, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(keys.os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"merlin\.key cannot be written: No space left"):
+        make_key(tmp_path / "merlin.key")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660, 0o666, 0o601])
 def test_a_key_that_others_can_get_at_is_refused_with_the_remedy(tmp_path, mode):
     path = tmp_path / "merlin.key"

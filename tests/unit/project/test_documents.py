@@ -97,19 +97,18 @@ def test_continuous_integration_calls_the_two_commands_and_nothing_else() -> Non
 def test_the_table_of_benchmarks_is_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
     import report
+    import run
 
     kept = json.loads(report.KEPT.read_text(encoding="utf-8"))
     text = report.DOCS.read_text(encoding="utf-8")
-    text = text.partition("<!-- bench:start -->")[2].partition("<!-- bench:end -->")[0]
-    shown = [line for line in text.splitlines() if line.startswith("| ")][2:]
-    drawn = [line for line in report._table(list(kept.values())).splitlines() if line.startswith("| ")][2:]
-    assert sorted(shown) == sorted(drawn)
+    shown = text.partition(report.START)[2].partition(report.END)[0]
+    assert shown.strip() == report.tables(kept, run.TOPICS)
 
 
-def test_what_contributors_are_pointed_to_exists() -> None:
-    """The files in the table of CONTRIBUTING.md; those with <name> in them are to be written."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    places = re.findall(r"`((?:merlin|tests|docs)/[^`]*)`", text)
-    assert len(places) > 12
+@pytest.mark.parametrize(("page", "least"), [("CONTRIBUTING.md", 12), ("docs/extending.md", 40)])
+def test_what_contributors_are_pointed_to_exists(page: str, least: int) -> None:
+    """The files that a page names; those with <name> in them are to be written."""
+    places = re.findall(r"`((?:merlin|tests|docs)/[^`]*)`", (ROOT / page).read_text())
+    assert len(places) > least
     assert [place for place in places if "<name>" not in place and not (ROOT / place).exists()] == []
     assert [place for place in places if "<name>" in place and not (ROOT / place).parent.is_dir()] == []

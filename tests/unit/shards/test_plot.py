@@ -6,6 +6,7 @@ import re
 import sys
 import warnings
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,13 +15,14 @@ from picture_data import FIELDS, NUM, make_data
 from shard_study import make_study
 
 import merlin
-from merlin.errors import MissingExtraError, UsageError
+from merlin.base.kinds import CHARTS
+from merlin.errors import MissingExtraError, ShardError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.shards import plot as plots
 from merlin.shards.plot import request, write_plot
 from merlin.shards.plot.choice import choose
-from merlin.shards.plot.sections import ChartSource, _scalar_quantities, make_sections
+from merlin.shards.plot.sections import _MAKERS, ChartSource, _scalar_quantities, make_sections
 from merlin.shards.writing.outputs import item_rows
 
 pytest.importorskip("matplotlib")
@@ -167,6 +169,21 @@ def test_without_matplotlib_the_extra_is_named(ens, tmp_path, monkeypatch):
         with pytest.raises(MissingExtraError, match="plot"):
             draw()
     assert "<table>" in plots.summary_html(ens)
+
+
+def test_every_kind_of_chart_is_drawn_by_something():
+    assert set(_MAKERS) == set(CHARTS)
+
+
+def test_fields_of_a_later_kind_are_refused_by_name_and_do_not_hinder_others(ens):
+    later = replace(ens.fields["image"], name="image", kind="mesh", layout="")
+    fields = {**ens.fields, "image": later}
+    choice = replace(choose(ens), reader=SimpleNamespace(fields=fields))
+    with pytest.raises(ShardError, match="no fields of kind 'mesh'"):
+        ChartSource(request(), choice).fields("images")
+    assert [info.name for info in ChartSource(request(fields=("trace",)), choice).fields("series")] == [
+        "trace"
+    ]
 
 
 def test_an_empty_data_set_has_nothing_to_draw(tmp_path):

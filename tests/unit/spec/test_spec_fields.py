@@ -81,6 +81,13 @@ def findings(tmp_path: Path, field: str = "", aggregate: str = "") -> list[Diagn
         ("a: {kind: image, file: a.npy, shape: [4, 4], layout: chw}", 62, "the layout chw has 3 axes", ""),
         ("a: {kind: series, file: a.npy, shape: [4], layout: w}", 52, "layout is for images and volumes", ""),
         ("a: {kind: image, file: a.npy, shape: [4, 4, 3], channels: [r]}", 67, "its shape has 3", ""),
+        ("a: {kind: image, file: a.npy, shape: [2, 4, 4], axes: [channel, y, x], channels: [r]}", 90, "has 2", ""),
+        (
+            "a: {kind: image, file: a.npy, shape: ['*', 2, 4, 4], axes: [i, channel, y, x], channels: [r]}",
+            98,
+            "its shape has 2",
+            "",
+        ),
         ("a: {kind: image, file: a.npy, shape: [4, 4], channels: [r]}", 64, "no axis for them", "hwc"),
         ("a: {kind: image, file: a.npy, shape: [2, 4, 4], layout: chw, channels: [r, r]}", 80, "a channel twice", ""),
         ("a: {file: a.json, dtype: float32, keep_bits: 24}", 54, "float32 has 23 bits of mantissa", ""),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
 
-from merlin.cli.commands.failures import shown_inputs
+from merlin.cli.advice import shown_inputs
 from merlin.ledger.signature import normalise, signature_of
 from merlin.status.failures import exit_class, failed_tasks, group_failures
 from merlin.workspace.directory import open_workspace

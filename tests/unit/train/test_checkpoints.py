@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import resource
 import threading
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from rank_processes import read_distributed, run_on_ranks, write_distributed
+from rank_processes import FORMAT, read_distributed, run_on_ranks, write_distributed
 from surrogate_data import make_surrogate_data
 from train_run import StopAt, last_checkpoint, prepare_run, state_digest, train_run
 
@@ -136,11 +137,29 @@ def test_a_writer_that_was_killed_leaves_nothing_that_is_read_or_stays(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000007.1", "step_00000008.1"]
 
 
+def test_a_checkpoint_has_its_name_once_its_files_are_flushed(tmp_path, monkeypatch) -> None:
+    flushed: set[int] = set()
+    flush, rename = os.fsync, Path.rename
+
+    def note(descriptor: int) -> None:
+        flush(descriptor)
+        flushed.add(os.fstat(descriptor).st_ino)
+
+    def require_flushed(path: Path, target: Path) -> Path:
+        assert {entry.stat().st_ino for entry in (path, *path.iterdir())} <= flushed
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", require_flushed)
+    assert Checkpoints(tmp_path, 2).save(STATE, 7, best=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.1", "step_00000007.1"]
+
+
 def test_a_state_that_two_ranks_wrote_is_read_by_any_number_of_them(tmp_path) -> None:
     run_on_ranks(2, write_distributed, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"state.pt", "__0_0.distcp", "__1_0.distcp"}
     run_on_ranks(3, read_distributed, tmp_path)
-    state = read_sharded(tmp_path, "test", 1)
+    state = read_sharded(tmp_path, FORMAT)
     assert torch.equal(state["model"]["split"], torch.arange(21.0).reshape(7, 3))
 
 

@@ -20,7 +20,6 @@ from merlin.train.tournament.files import FileTransport
 from merlin.train.tournament.presence import (
     FORMAT,
     SILENCE_S,
-    VERSION,
     announce,
     presence_directory,
     read_presence,
@@ -64,7 +63,7 @@ class Gathering:
 
     def change(self, trainer: int, **changed) -> None:
         found = replace(read_presence(self.record(trainer)), **changed)
-        self.record(trainer).write_text(json.dumps({"format": FORMAT, "version": VERSION, **asdict(found)}))
+        self.record(trainer).write_text(json.dumps({**FORMAT.head(), **asdict(found)}))
 
 
 @pytest.fixture

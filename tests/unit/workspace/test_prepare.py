@@ -1,5 +1,6 @@
 """Preparing a study: directories, provenance, samples, dependencies, and what is left when it fails."""
 
+import os
 import shutil
 import subprocess
 import textwrap
@@ -260,6 +261,29 @@ def test_a_version_that_does_not_exist_leaves_no_clone(spec_of, tmp_path, reposi
     with pytest.raises(SpecError, match=f"git -C {tmp_path}/clones/CODE checkout .*v9"):
         prepare_study(spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {}"))
     assert list((tmp_path / "clones").iterdir()) == []
+
+
+@NEEDS_GIT
+def test_a_clone_that_has_no_room_is_refused_by_its_name(spec_of, tmp_path, repository, monkeypatch):
+    flush = os.fsync
+
+    def full(descriptor):
+        if "/clones/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        flush(descriptor)
+
+    git = f"{{name: CODE, path: clones, url: {repository}}}"
+    study = 'study: [{name: a, description: d, run: {cmd: "ls $(CODE)"}}]'
+    spec = spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {}")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(SpecError, match=f"{tmp_path}/clones/CODE cannot be written: No space left"):
+            prepare_study(spec)
+    assert list((tmp_path / "clones").iterdir()) == []
+    (tmp_path / "clones").rmdir()
+    (tmp_path / "clones").write_text("a file")
+    with pytest.raises(SpecError, match=f"{tmp_path}/clones/CODE cannot be written: "):
+        prepare_study(spec)
 
 
 @NEEDS_GIT

@@ -73,7 +73,6 @@ def collect(
     Exits with 0 if every task that ended ok is in the data set or filtered, with 1 if the values of one are not as the
     aggregate step says, and with 2 if the spec does not fit the study, or if anything else would have to run.
     """
-    from merlin.cli.remaking import remake_data_sets
     from merlin.workspace.options import StudyOptions
 
     loaded = None if spec is None else _load(spec, assignments, options)
@@ -89,6 +88,10 @@ def collect(
         )
     if aggregate:
         raise UsageError("--aggregate goes with --out; in the study, all data sets become what the spec says")
+    from merlin.cli.remaking import (
+        remake_data_sets,  # late: with --out it is not needed, and loads most of Merlin
+    )
+
     sys.exit(remake_data_sets(loaded, options, workspace, num_workers=num_workers, as_json=as_json))
 
 

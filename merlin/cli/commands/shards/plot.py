@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
+from merlin.base.kinds import CHARTS
 from merlin.cli.commands.shards.find import find_data_set, path_argument
 from merlin.cli.options import FILE, out_option
 from merlin.cli.output import is_terminal
-
-KINDS = ("all", "inputs", "scalars", "series", "images", "volumes", "graphs", "ragged")
 
 
 @click.command()
@@ -21,7 +20,9 @@ KINDS = ("all", "inputs", "scalars", "series", "images", "volumes", "graphs", "r
     default=Path("data_set.png"),
     show_default=True,
 )
-@click.option("--kind", type=click.Choice(KINDS), default="all", show_default=True, help="Which charts.")
+@click.option(
+    "--kind", type=click.Choice(("all", *CHARTS)), default="all", show_default=True, help="Which charts."
+)
 @click.option(
     "--field", "--fields", "fields", multiple=True, metavar="A,B", help="Only these fields, inputs or graphs."
 )

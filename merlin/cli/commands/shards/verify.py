@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,11 @@ import click
 from merlin.base.text import count, duration, size
 from merlin.cli.commands.shards.find import find_data_sets, path_argument
 from merlin.cli.options import AT_LEAST_ONE, EXISTING_FOLDER, json_option
-from merlin.cli.output import flush, print_json
+from merlin.cli.output import flush, print_json, remark
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
+    from merlin.execution.repair import RepairResult
     from merlin.shards.proving.verify import VerifyReport
 
 EXIT_INTERRUPTED = 130
@@ -76,11 +78,11 @@ def verify(
         if not as_json:
             _show(report, with_advice=not with_repair)
         if with_repair:
-            from merlin.cli.repairing import repair, show_repair
-
-            report, done = repair(folder, report, workspace=workspace, verify=check, workers=num_workers)
+            report, done = _repair(folder, report, workspace, check, num_workers)
             document = {**report.to_json(), "damage_before": document["damage"], "repair": done.to_json()}
             if not as_json and done.has_changes:
+                from merlin.cli.repairing import show_repair
+
                 show_repair(report, done)
             code = max(code, int(len(done.failed) > 0), EXIT_INTERRUPTED * done.was_interrupted)
         documents.append(document)
@@ -91,8 +93,29 @@ def verify(
     sys.exit(code)
 
 
+def _repair(
+    folder: Path,
+    report: VerifyReport,
+    workspace: Path | None,
+    check: Callable[[Path], VerifyReport],
+    num_workers: int | None,
+) -> tuple[VerifyReport, RepairResult]:
+    from merlin.api.repairing import repair
+    from merlin.cli.progress import choose_display
+
+    return repair(
+        folder,
+        report,
+        workspace=workspace,
+        verify=check,
+        watch=choose_display,
+        note=remark,
+        workers=num_workers,
+    )
+
+
 def _show(report: VerifyReport, *, with_advice: bool) -> None:
-    from merlin.cli.repairing import how_to_repair
+    from merlin.api.repairing import how_to_repair
 
     for problem in report.problems:
         print(problem.render())

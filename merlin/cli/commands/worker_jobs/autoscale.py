@@ -55,8 +55,9 @@ def autoscale(
     (with --json, one JSON document per line). After Ctrl-C the jobs go on; start it again at any time, it finds them.
     The spec's block batch.autoscale has the same settings.
     """
-    from merlin.cli.autoscaling import GivenCaps, scale
-    from merlin.cli.submitting import JobOptions
+    from merlin.cli.autoscaling import scale
+    from merlin.execution.distributed.autoscaler_caps import GivenCaps
+    from merlin.execution.distributed.wanted_jobs import JobOptions
 
     options = JobOptions(level=str(context.obj or "INFO"), **given)
     caps = GivenCaps(

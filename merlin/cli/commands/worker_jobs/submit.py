@@ -40,7 +40,8 @@ def submit(
     They serve every study of yours on the same queues, until nothing is left that they could do, or their walltime
     ends. The script, its output and a record are kept in the workspace (merlin_info/jobs), or in ./merlin_jobs.
     """
-    from merlin.cli.submitting import JobOptions, print_script, submit_jobs
+    from merlin.cli.submitting import print_script, submit_jobs
+    from merlin.execution.distributed.wanted_jobs import JobOptions
 
     options = JobOptions(level=str(context.obj or "INFO"), **given)
     if dry:

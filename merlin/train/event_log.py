@@ -1,0 +1,53 @@
+"""What keeps the events of a loop on the disk. Every such log is a file with an `EventLog` and a name in `LOGS`."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from merlin.train.events import Event
+
+
+class EventLog(ABC):
+    """A log of one trainer's events. A full disk costs it events and one note, and does not end the run."""
+
+    name: ClassVar[str]  # of its file or folder in the directory of the trainer
+
+    def __init__(self, directory: Path, step: int, note: Callable[[str], None]) -> None:
+        """Opens the log after `step`; what was written after it is not there any more."""
+        self._path = directory / self.name
+        self._note = note
+        self._has_failed = False
+        with self._surviving():
+            self._open(step)
+
+    def __call__(self, event: Event) -> None:
+        with self._surviving():
+            self._write(event)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._close()
+
+    @contextlib.contextmanager
+    def _surviving(self) -> Iterator[None]:
+        """Note the first failure; a later event may find room again."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            if not self._has_failed:
+                self._note(f"{self._path} cannot be written: {getattr(error, 'strerror', None) or error}")
+            self._has_failed = True
+
+    @abstractmethod
+    def _open(self, step: int) -> None:
+        """Remove what was written after a step, and open the log. If this fails, `_write` and `_close` do nothing."""
+
+    @abstractmethod
+    def _write(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def _close(self) -> None: ...
