@@ -11,6 +11,7 @@ from math import inf
 
 from merlin.batch.here import client_here, find_end
 from merlin.errors import ExecutionError
+from merlin.execution import wire
 from merlin.execution.conductor import Conductor, RunOptions
 from merlin.execution.events import Observer, Progress, RunSummary
 from merlin.execution.fork_server import ForkServers
@@ -23,12 +24,11 @@ from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import described
 from merlin.execution.step_jobs import StepJobs
 from merlin.execution.walltime import Walltime
-from merlin.execution.wire import Message, received
 from merlin.plan.durations import too_short
 from merlin.plan.job_policy import job_policy
 from merlin.plan.outcome_counts import summed
 from merlin.plan.reports import settle_report
-from merlin.plan.tasks import Chunk, ChunkResult, ReturnCode
+from merlin.plan.tasks import Chunk, ReturnCode
 from merlin.workspace.directory import Workspace
 from merlin.workspace.holding import lock
 
@@ -283,25 +283,24 @@ class _Run:
         elif worker.channel.is_closed and worker.channel in self._selector.get_map():
             self._selector.unregister(worker.channel)  # its process follows
 
-    def _on_message(self, worker: WorkerProcess, message: Message) -> None:
+    def _on_message(self, worker: WorkerProcess, message: wire.Message) -> None:
         self._is_changed = True
-        match message["op"]:
-            case "ready":
+        match message:
+            case wire.Ready():
                 worker.is_ready, self._num_failed_starts = True, 0
-            case "progress":
-                worker.ended, worker.failed = message["ended"], message["failed"]
-            case "result":
+            case wire.Progress(ended, failed):
+                worker.ended, worker.failed = ended, failed
+            case wire.Result(result):
                 chunk = self._take_back(worker)
                 assert chunk is not None
-                result = received(message["result"], ChunkResult)
                 self._conductor.finished(result, time.monotonic())
                 if result.stop == "stop_workers":
                     self._note_stop_workers(chunk)
                 self._announce_stop()
-            case "error":  # no task's fault: the disk is full, the plan is unreadable
-                self._stop(message["message"])
-            case "crash":
-                worker.crash = message["message"]
+            case wire.Error(why):  # no task's fault: the disk is full, the plan is unreadable
+                self._stop(why)
+            case wire.Crash(why):
+                worker.crash = why
 
     def _on_worker_death(self, worker: WorkerProcess) -> None:
         """Handle the end of a process: its chunk, its remaining processes and a failed start."""

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from merlin.base.ranges import merged
 from merlin.batch.here import find_end
 from merlin.errors import ExecutionError, LeaseLostError, MerlinError
+from merlin.execution import wire
 from merlin.execution.job_folder import WORKER_PREFIX, JobFolder, StepJob
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import described, recorded_outcomes
 from merlin.execution.walltime import Walltime
-from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
 from merlin.plan.pieces import Run, part_of
 from merlin.plan.reports import ChunkReport
@@ -165,8 +165,8 @@ class _JobRun:
                 process.leave(now=True)
                 kill_at = time.monotonic() + STOP_S
             for message in process.channel.receive():
-                if message["op"] == "result":
-                    return received(message.get("result"), ChunkResult)
+                if isinstance(message, wire.Result):
+                    return message.result
                 self._on_message(process, message)
             if time.monotonic() - looked >= LOOK_S:
                 looked = time.monotonic()
@@ -190,17 +190,17 @@ class _JobRun:
         self._signals.drain()
         return process.pidfd in ready
 
-    def _on_message(self, process: WorkerProcess, message: Message) -> None:
-        match message["op"]:
-            case "ready":
+    def _on_message(self, process: WorkerProcess, message: wire.Message) -> None:
+        match message:
+            case wire.Ready():
                 process.is_ready = True
-            case "commit":
+            case wire.Commit():
                 self._is_void = self._is_void or not self._may_commit()
-                process.channel.send({"op": "void" if self._is_void else "go"})
-            case "error":
-                self._error = message["message"]
-            case "crash":
-                process.crash = message["message"]
+                process.channel.send(wire.Void() if self._is_void else wire.Go())
+            case wire.Error(why):
+                self._error = why
+            case wire.Crash(why):
+                process.crash = why
 
     def _may_commit(self) -> bool:
         return _patiently(lambda: self._folder.may_commit(self._claim))

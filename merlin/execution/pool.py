@@ -8,14 +8,13 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
 from merlin.execution.fork_server import ForkServer, ForkServers, ProcessHandle
 from merlin.execution.forked import can_fork, start_copy
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import read_tail, signal_name
-from merlin.execution.wire import MessageChannel
+from merlin.execution.wire import Exit, MessageChannel, Run, Stop
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
@@ -84,8 +83,7 @@ class WorkerProcess:
         self.chunk, self.ended, self.failed = chunk, 0, 0
         if assignment is not None and assignment.keeps_gpus:
             self._gpus = assignment.gpus
-        more = {} if assignment is None else {"assignment": to_plain(assignment)}
-        self.channel.send({"op": "run", "chunk": to_plain(chunk), **more})
+        self.channel.send(Run(chunk, assignment))
 
     def suits(self, assignment: Assignment | None) -> bool:
         """Return whether the process may run a chunk with this assignment: functions never change their GPUs."""
@@ -96,7 +94,7 @@ class WorkerProcess:
     def leave(self, *, now: bool) -> None:
         """Ask it to exit; with `now` it interrupts its chunk."""
         self.is_leaving = True
-        self.channel.send({"op": "stop" if now else "exit"})
+        self.channel.send(Stop() if now else Exit())
 
     def kill(self) -> None:
         """Kill the process and everything in its session."""

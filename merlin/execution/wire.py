@@ -1,16 +1,6 @@
-"""JSON lines between the command and its worker processes.
+"""JSON lines between the command and its worker processes: each a record of this module, with its name as "op".
 
-====================  =======================================================================
-to a worker           ``{"op": "run", "chunk": …}``, with ``"assignment": …`` if the chunk gets cores or
-                      GPUs, ``{"op": "stop"}`` (interrupt what runs and exit), ``{"op": "exit"}`` (when idle)
-from a worker         ``{"op": "ready"}``, ``{"op": "progress", "ended": n, "failed": n}``,
-                      ``{"op": "result", "result": …}``, ``{"op": "error", "message": …}`` and then
-                      it exits
-====================  =======================================================================
-
-While a chunk runs, its worker gets no message except ``stop``, so a readable socket means: stop. A worker started
-with ``--fenced`` asks ``{"op": "commit"}`` before each commit and waits for ``{"op": "go"}``, or ``{"op": "void"}``
-when its chunk has been given to another worker.
+While a chunk runs, its worker gets no message except `Stop`, so a readable socket means: stop.
 """
 
 from __future__ import annotations
@@ -18,16 +8,83 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
-from merlin.base.records import as_kind
+from merlin.base.records import as_kind, to_plain
 from merlin.errors import ExecutionError
+from merlin.execution.assignment import Assignment
 from merlin.execution.waiting import is_readable
+from merlin.plan.tasks import Chunk, ChunkResult
 
-Message = dict[str, Any]
 T = TypeVar("T")
+
+
+class _Message(Struct, frozen=True, tag_field="op", tag=str.lower, omit_defaults=True):
+    """A message; what it is called on the wire is the name of its class."""
+
+
+class Run(_Message, frozen=True):
+    """To a worker: run a chunk, on these cores and GPUs if they are its own."""
+
+    chunk: Chunk
+    assignment: Assignment | None = None
+
+
+class Stop(_Message, frozen=True):
+    """To a worker: interrupt what runs, and exit."""
+
+
+class Exit(_Message, frozen=True):
+    """To a worker: exit when idle."""
+
+
+class Ready(_Message, frozen=True):
+    """From a worker: it waits for a chunk."""
+
+
+class Progress(_Message, frozen=True):
+    """From a worker: how many tasks of its chunk have ended, and how many of these failed."""
+
+    ended: int
+    failed: int
+
+
+class Result(_Message, frozen=True):
+    """From a worker: its chunk has ended."""
+
+    result: ChunkResult
+
+
+class Error(_Message, frozen=True):
+    """From a worker, which then exits: what no task is to blame for."""
+
+    message: str
+
+
+class Crash(_Message, frozen=True):
+    """From a worker, which then exits: why it dies."""
+
+    message: str
+
+
+class Commit(_Message, frozen=True):
+    """From a worker that was started with ``--fenced``, before each commit: may it?"""
+
+
+class Go(_Message, frozen=True):
+    """The answer: it may."""
+
+
+class Void(_Message, frozen=True):
+    """The answer if its chunk has been given to another worker."""
+
+
+ToWorker = Run | Stop | Exit | Go | Void
+FromWorker = Ready | Progress | Result | Error | Crash | Commit
+Message = ToWorker | FromWorker
 
 
 class MessageChannel:
@@ -44,7 +101,7 @@ class MessageChannel:
     def send(self, message: Message) -> None:
         """Send one message, blocking. If the other end is closed, `receive` notices it."""
         with suppress(OSError):
-            self.sock.sendall(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+            self.sock.sendall(json.dumps(to_plain(message), separators=(",", ":")).encode() + b"\n")
 
     def receive(self, *, wait: bool = False) -> list[Message]:
         """Every complete message that has arrived; with `wait`, at least one unless the other end is closed.
@@ -76,12 +133,10 @@ class MessageChannel:
 
 def _parse(line: bytes) -> Message:
     try:
-        message = json.loads(line)
-        if isinstance(message, dict) and "op" in message:
-            return message
-    except ValueError:
-        pass
-    raise ExecutionError(f"what came from the other process is no message: {line[:60]!r}")
+        return as_kind(json.loads(line), cast("type[Message]", Message))
+    except ValueError as error:
+        what = "what came from the other process is no message"
+        raise ExecutionError(f"{what}: {line[:60]!r}: {error}") from error
 
 
 def received(data: object, kind: type[T]) -> T:

@@ -18,12 +18,9 @@ import threading
 import time
 import traceback
 
-from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError, MerlinError
-from merlin.execution.assignment import Assignment
+from merlin.execution import wire
 from merlin.execution.walltime import Walltime, Warnings
-from merlin.execution.wire import MessageChannel, received
-from merlin.plan.tasks import Chunk
 
 PROGRESS_S = 0.2  # between two progress messages
 ORPHAN_GRACE_S = 5.0  # for a function call to return after the command has ended
@@ -40,7 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     warnings = Warnings()
     warnings.listen()
     os.set_inheritable(args.fd, False)
-    channel = MessageChannel(socket.socket(fileno=args.fd))
+    channel = wire.MessageChannel(socket.socket(fileno=args.fd))
     load_numpy(args.threads)
     is_ready = False
     try:
@@ -52,16 +49,16 @@ def main(argv: list[str] | None = None) -> int:
     except LeaseLostError:
         return 0
     except MerlinError as error:
-        channel.send({"op": "error", "message": str(error)})
+        channel.send(wire.Error(str(error)))
         return 1
     except Exception as error:  # noqa: BLE001 - the outermost loop of the worker
         traceback.print_exc()
         what = f"{type(error).__name__}: {error}"
         # a bug of our own is no fault of the task, and the next worker would have it, too
         if is_ready and not isinstance(error, MemoryError):
-            channel.send({"op": "error", "message": f"worker {args.name}: internal error: {what}"})
+            channel.send(wire.Error(f"worker {args.name}: internal error: {what}"))
         else:
-            channel.send({"op": "crash", "message": what})
+            channel.send(wire.Crash(what))
         return 1
     return 0
 
@@ -93,7 +90,7 @@ def load_numpy(num_threads: int) -> None:
 class _Worker:
     """The loop that runs chunks."""
 
-    def __init__(self, args: argparse.Namespace, channel: MessageChannel, warnings: Warnings) -> None:
+    def __init__(self, args: argparse.Namespace, channel: wire.MessageChannel, warnings: Warnings) -> None:
         from merlin.execution.runner import ChunkRunner
         from merlin.ledger.writer import LedgerWriter
         from merlin.workspace.directory import open_same
@@ -121,22 +118,18 @@ class _Worker:
 
     def serve(self) -> None:
         threading.Thread(target=_kill_when_orphaned, args=(self._channel,), name="watch", daemon=True).start()
-        self._channel.send({"op": "ready"})
+        self._channel.send(wire.Ready())
         try:
             while not self._channel.is_closed:
                 messages = self._channel.receive(wait=True)
                 for at, message in enumerate(messages):
-                    if message["op"] != "run":
+                    if not isinstance(message, wire.Run):
                         return
                     # a message that came together with the chunk can only be "stop"; it will not come again
                     self._must_stop = at + 1 < len(messages)
                     self._last_progress = time.monotonic()
-                    assigned = message.get("assignment")
-                    result = self._runner.run(
-                        received(message["chunk"], Chunk),
-                        None if assigned is None else received(assigned, Assignment),
-                    )
-                    self._channel.send({"op": "result", "result": to_plain(result)})
+                    result = self._runner.run(message.chunk, message.assignment)
+                    self._channel.send(wire.Result(result))
                     if self._must_stop:
                         return
         finally:
@@ -149,14 +142,14 @@ class _Worker:
     def _wait_for_permission(self) -> None:
         """Ask for permission to commit, and wait for it. Raises LeaseLostError if it is refused."""
         if not self._is_void:
-            self._channel.send({"op": "commit"})
+            self._channel.send(wire.Commit())
         while not (self._is_void or self._channel.is_closed):
             may = False
             for message in self._channel.receive(wait=True):
-                match message["op"]:
-                    case "go":
+                match message:
+                    case wire.Go():
                         may = True
-                    case "void":
+                    case wire.Void():
                         self._is_void = True
                     case _:
                         self._must_stop = True
@@ -168,10 +161,10 @@ class _Worker:
         now = time.monotonic()
         if now - self._last_progress >= PROGRESS_S:
             self._last_progress = now
-            self._channel.send({"op": "progress", "ended": ended, "failed": failed})
+            self._channel.send(wire.Progress(ended, failed))
 
 
-def _kill_when_orphaned(channel: MessageChannel) -> None:
+def _kill_when_orphaned(channel: wire.MessageChannel) -> None:
     """Wait for the end of the command; after a grace period, end the session.
 
     The main thread notices the end, too, except inside a call of the user's function.

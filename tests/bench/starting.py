@@ -13,6 +13,7 @@ from study_on_disk import make_workspace
 
 from merlin.execution.fork_server import ForkServers
 from merlin.execution.pool import WorkerProcess
+from merlin.execution.wire import Ready
 from merlin.plan.plan import StepKind
 
 
@@ -48,7 +49,7 @@ def _started(folder: Path, num: int, servers: ForkServers | None) -> tuple[float
         WorkerProcess(workspace, f"w{k}", session="", num_threads=1, servers=servers) for k in range(num)
     ]
     for process in processes:
-        while not any(message["op"] == "ready" for message in process.channel.receive(wait=True)):
+        while Ready() not in process.channel.receive(wait=True):
             pass
     seconds = time.perf_counter() - begin
     memory = sum(child.memory_full_info().pss for child in psutil.Process().children(recursive=True)) / 1e6

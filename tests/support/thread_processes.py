@@ -19,10 +19,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from merlin.base.records import to_plain
 from merlin.errors import LeaseLostError
 from merlin.execution.pool import LOGS_DIR, WorkerProcess
-from merlin.execution.wire import MessageChannel, received
+from merlin.execution.wire import Commit, Go, Message, MessageChannel, Ready, Result, Run
 from merlin.ledger.records import RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.pieces import pieces_of
@@ -45,9 +44,8 @@ class Work:
 
     def commit(self, *pieces: tuple[int, int], outcome: Outcome = Outcome.OK) -> None:
         """Ask for permission, then record how these tasks ended. Raises LeaseLostError."""
-        self.send(op="commit")
-        answers = [message["op"] for message in self._process.theirs.receive(wait=True)]
-        if "go" not in answers:
+        self.send(Commit())
+        if Go() not in self._process.theirs.receive(wait=True):
             raise LeaseLostError("the chunk was given to another worker")
         chunk = self.chunk
         records = [
@@ -56,11 +54,11 @@ class Work:
         ]
         self._process.append(self._ledger, records)
 
-    def send(self, **message: Any) -> None:
+    def send(self, message: Message) -> None:
         self._process.theirs.send(message)
 
-    def send_garbage(self) -> None:
-        self._process.theirs.sock.sendall(b"what?\n")
+    def send_garbage(self, line: bytes = b"what?") -> None:
+        self._process.theirs.sock.sendall(line + b"\n")
 
     def hang(self) -> None:
         """Wait until the process is killed."""
@@ -140,7 +138,7 @@ class ThreadProcess(WorkerProcess):
             with LedgerWriter(
                 workspace.ledger_dir, self.name, session=session, study_id=plan.study_id, sync=False
             ) as ledger:
-                self.theirs.send({"op": "ready"})
+                self.theirs.send(Ready())
                 self._serve(ledger)
             code = 0
         except LeaseLostError:
@@ -154,11 +152,11 @@ class ThreadProcess(WorkerProcess):
     def _serve(self, ledger: LedgerWriter) -> None:
         while messages := self.theirs.receive(wait=True):
             for message in messages:
-                if message["op"] != "run":
+                if not isinstance(message, Run):
                     return
-                result = self._run_chunk(Work(self, ledger, received(message["chunk"], Chunk)))
+                result = self._run_chunk(Work(self, ledger, message.chunk))
                 if result is not None:
-                    self.theirs.send({"op": "result", "result": to_plain(result)})
+                    self.theirs.send(Result(result))
 
     def append(self, ledger: LedgerWriter, records: list[RangeRecord]) -> None:
         """Append the records, unless the process was killed. Raises LeaseLostError then."""

@@ -27,6 +27,7 @@ from merlin.execution.conductor import RunOptions
 from merlin.execution.embedded import run_embedded
 from merlin.execution.events import RunSummary
 from merlin.execution.pool import WorkerProcess
+from merlin.execution.wire import Message, Ready, Result, Run, Stop
 from merlin.ledger.replay import replay
 from merlin.plan.plan import Edge
 from merlin.plan.reopen import Again
@@ -298,10 +299,9 @@ def test_a_worker_that_is_told_to_run_and_to_stop_in_one_breath_begins_nothing(t
     workspace = make_workspace(tmp_path, step("sim", 2, command=f"echo x >> {log}; sleep 600"))
     worker = WorkerProcess(workspace, "w0", session="", num_threads=1)
     try:
-        chunk = to_plain(Chunk(instance="sim", lo=0, hi=2))
-        words = [{"op": "run", "chunk": chunk}, {"op": "stop"}]
+        words = to_plain([Run(Chunk(instance="sim", lo=0, hi=2)), Stop()])
         worker.channel.sock.sendall("".join(f"{json.dumps(word)}\n" for word in words).encode())
-        told = []
+        told: list[Message] = []
         while not worker.channel.is_closed:
             told += worker.channel.receive(wait=True)
         assert worker.process.wait(timeout=120) == 0
@@ -309,5 +309,6 @@ def test_a_worker_that_is_told_to_run_and_to_stop_in_one_breath_begins_nothing(t
         worker.kill()
         worker.process.wait()
         worker.close()
-    assert [message["op"] for message in told] == ["ready", "result"] and told[-1]["result"]["runs"] == []
+    ready, result = told
+    assert isinstance(ready, Ready) and isinstance(result, Result) and result.result.runs == ()
     assert not log.exists()

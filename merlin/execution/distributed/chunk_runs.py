@@ -12,6 +12,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from merlin.errors import ExecutionError, StudyGoneError
+from merlin.execution import wire
 from merlin.execution.assignment import Assignment
 from merlin.execution.distributed.contracts import Leases
 from merlin.execution.distributed.leaving import INTERRUPT_S, RETRY_S, Leaving
@@ -20,7 +21,6 @@ from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.worker_pool import REAP_S, ChunkRun, WorkerPool, dismiss, reap
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import described, recorded_outcomes
-from merlin.execution.wire import Message, received
 from merlin.ledger.writer import prefix_of
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk, ChunkResult
@@ -152,11 +152,11 @@ class ChunkRuns:
                 return None
             if run.is_interrupted and not stop_sent:
                 stop_sent, kill_at = True, min(kill_at, time.monotonic() + INTERRUPT_S)
-                process.channel.send({"op": "stop"})
+                process.channel.send(wire.Stop())
             try:
                 for message in process.channel.receive():
-                    if message["op"] == "result":
-                        return received(message.get("result"), ChunkResult)
+                    if isinstance(message, wire.Result):
+                        return message.result
                     self._on_message(run, message)
             except ExecutionError as error:  # it sends invalid messages
                 process.is_ready, process.crash = True, str(error)
@@ -170,18 +170,18 @@ class ChunkRuns:
                 process.kill()
                 kill_at = time.monotonic() + REAP_S
 
-    def _on_message(self, run: ChunkRun, message: Message) -> None:
-        match message["op"]:
-            case "ready":
+    def _on_message(self, run: ChunkRun, message: wire.Message) -> None:
+        match message:
+            case wire.Ready():
                 run.process.is_ready, self._num_failed_starts = True, 0
-            case "progress":
-                run.process.ended, run.process.failed = message["ended"], message["failed"]
-            case "commit":
-                run.process.channel.send({"op": "go" if self._may_commit(run) else "void"})
-            case "error":
-                run.error = message["message"]
-            case "crash":
-                run.process.crash = message["message"]
+            case wire.Progress(ended, failed):
+                run.process.ended, run.process.failed = ended, failed
+            case wire.Commit():
+                run.process.channel.send(wire.Go() if self._may_commit(run) else wire.Void())
+            case wire.Error(why):
+                run.error = why
+            case wire.Crash(why):
+                run.process.crash = why
 
     def _may_commit(self, run: ChunkRun) -> bool:
         """Return whether the lease is still held. Waits while Redis does not answer."""

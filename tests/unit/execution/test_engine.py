@@ -27,6 +27,7 @@ from merlin.execution.distributed.control import owning
 from merlin.execution.distributed.leaving import lease_s
 from merlin.execution.distributed.worker_pool import ChunkRun
 from merlin.execution.machine import Machine
+from merlin.execution.wire import Crash, Error
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.testing.memory import MemoryCarrier
 
@@ -306,12 +307,12 @@ def test_one_sick_study_does_not_keep_the_others_waiting(make: Make, tmp_path: P
     ("first", "died"),
     [
         (lambda work: (work.send_garbage(), work.hang()), "no message"),
-        (lambda work: (work.send(op="result"), work.hang()), "sense"),
+        (lambda work: (work.send_garbage(b'{"op": "result"}'), work.hang()), "no message"),
         (lambda work: work.close_socket(), "SIGKILL"),
         (lambda work: work.exit(3), "exit code 3"),
         (lambda work: work.exit(-signal.SIGSEGV), "SIGSEGV"),
-        (lambda work: (work.send(op="crash", message="MemoryError: no"), work.exit(1)), "MemoryError: no"),
-        (lambda work: (work.send(op="crash", message="it hangs"), work.hang()), "it hangs"),
+        (lambda work: (work.send(Crash("MemoryError: no")), work.exit(1)), "MemoryError: no"),
+        (lambda work: (work.send(Crash("it hangs")), work.hang()), "it hangs"),
     ],
 )
 def test_a_process_that_dies_in_whatever_way_costs_no_task(
@@ -360,7 +361,7 @@ def test_what_a_process_has_committed_before_it_died_counts(make: Make) -> None:
 def test_a_process_that_reports_trouble_stops_the_study(make: Make, is_hanging: bool) -> None:
     def run(work: Work) -> None:
         work.commit((work.chunk.lo, work.chunk.lo + 1))
-        work.send(op="error", message="the disk is full")
+        work.send(Error("the disk is full"))
         if is_hanging:
             work.hang()
         work.exit(1)

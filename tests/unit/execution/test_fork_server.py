@@ -18,6 +18,7 @@ from merlin.execution import fork_server
 from merlin.execution.fork_server import ForkServer, ForkServers, ServedProcess
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.waiting import is_readable
+from merlin.execution.wire import Result
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import open_workspace
@@ -69,9 +70,8 @@ def start(servers: ForkServers, root: Path, name: str = "w0", **more: Any) -> Wo
 def run(worker: WorkerProcess) -> None:
     """Run its three tasks, and end it."""
     worker.run(Chunk(instance="sim", lo=0, hi=3))
-    told: list[str] = []
-    while "result" not in told:
-        told += [message["op"] for message in worker.channel.receive(wait=True)]
+    while not any(isinstance(message, Result) for message in worker.channel.receive(wait=True)):
+        pass
     worker.leave(now=False)
     worker.channel.receive(wait=True)
     assert worker.channel.is_closed  # nobody else holds the other end of its socket
@@ -110,9 +110,9 @@ def test_a_copy_leads_a_session_with_which_it_is_killed(servers: ForkServers, tm
 
 def test_an_error_of_a_copy_is_in_its_log(servers: ForkServers, tmp_path: Path) -> None:
     worker = start(servers, tmp_path / "a")
-    worker.channel.sock.sendall(b'{"op": "run"}\n')
+    worker.run(Chunk(instance="sim", lo=0, hi=30))  # of three tasks
     assert worker.process.wait(timeout=60) == 1
-    assert "KeyError" in worker.log_tail()
+    assert "IndexError" in worker.log_tail()
     end(worker)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import subprocess
 import sys
@@ -11,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
-from merlin.execution.wire import MessageChannel, received
+from merlin.execution.assignment import Assignment
+from merlin.execution.wire import Message, MessageChannel, Progress, Result, Run, Stop, received
 from merlin.plan.tasks import Chunk, ChunkResult, Deferred
 
 ranges = st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3).map(tuple)
@@ -31,9 +30,19 @@ chunks = st.builds(
 )
 
 
+def over_the_wire(message: Message) -> list[Message]:
+    ours, theirs = (MessageChannel(end) for end in socket.socketpair())
+    ours.send(message)
+    ours.close()
+    arrived = theirs.receive(wait=True)
+    theirs.close()
+    return arrived
+
+
 @given(chunks)
 def test_a_chunk_survives_the_wire(chunk: Chunk) -> None:
-    assert received(json.loads(json.dumps(to_plain(chunk))), Chunk) == chunk
+    for message in (Run(chunk), Run(chunk, Assignment(cores=(0, 3), gpus=("1",), variables={"A": "b"}))):
+        assert over_the_wire(message) == [message]
 
 
 @given(chunks, chunks)
@@ -44,9 +53,9 @@ def test_a_result_survives_the_wire(chunk: Chunk, later: Chunk) -> None:
         deferred=(Deferred(chunk=later, delay_s=0.5),),
         busy_s=0.25,
         stop="hard_fail",
-        note="exit code 102",
+        note="exit code 102: \udc80 is no text",
     )
-    assert received(json.loads(json.dumps(to_plain(result))), ChunkResult) == result
+    assert over_the_wire(Result(result)) == [Result(result)]
 
 
 def test_a_result_without_sense_is_an_error() -> None:
@@ -57,17 +66,27 @@ def test_a_result_without_sense_is_an_error() -> None:
 def test_messages_arrive_whole_and_the_end_is_noticed() -> None:
     a, b = (MessageChannel(s) for s in socket.socketpair())
     assert not b.has_input()
-    a.sock.sendall(b'{"op": "one"}\n{"op": ')
-    assert b.receive() == [{"op": "one"}]
+    a.sock.sendall(b'{"op": "stop"}\n{"op": "progress", ')
+    assert b.receive() == [Stop()]
     assert b.receive() == []
-    a.sock.sendall(b'"two"}\n')
+    a.sock.sendall(b'"ended": 2, "failed": 1}\n')
     assert b.has_input()
-    assert b.receive(wait=True) == [{"op": "two"}]
+    assert b.receive(wait=True) == [Progress(2, 1)]
     a.close()
     assert b.has_input()
     assert b.receive(wait=True) == [] and b.is_closed
-    b.send({"op": "late"})
+    b.send(Stop())
     b.close()
+
+
+@pytest.mark.parametrize("line", ["what?", "[]", "{}", '{"op": "what"}', '{"op": "run"}', '{"op": "error"}'])
+def test_what_is_no_message_is_an_error(line: str) -> None:
+    ours, theirs = (MessageChannel(end) for end in socket.socketpair())
+    ours.sock.sendall(f"{line}\n".encode())
+    with pytest.raises(ExecutionError, match="is no message"):
+        theirs.receive(wait=True)
+    ours.close()
+    theirs.close()
 
 
 MEET = """
