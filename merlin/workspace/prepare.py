@@ -54,6 +54,7 @@ from merlin.workspace.used_samples import keep_samples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
+    from merlin.spec.model import Samples
 
 
 def prepare_study(
@@ -160,10 +161,8 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     find it, the plan has ``samples.num == 0`` and steps that run per sample have no tasks.
     """
     options = options or StudyOptions()
-    workspace = (
-        output_path(spec) / f"{workspace_stem(spec.document.description.name)}_{datetime.now():%Y%m%d-%H%M%S}"
-    )
-    samples = spec.document.merlin.samples
+    workspace = _workspace_at(spec, datetime.now())
+    samples = _samples_block(spec, options)
     num, file = None, None
     if samples is not None:
         path = samples_path(samples, options, runtime_variables(spec, workspace))
@@ -185,12 +184,11 @@ def code_version() -> str:
 
 def _new_directory(spec: Spec) -> Path:
     """Make ``NAME_TIMESTAMP``; where another study has taken this second, the next free one."""
-    folder, stem = output_path(spec), workspace_stem(spec.document.description.name)
-    moment = datetime.fromtimestamp(time.time())
+    folder, moment = output_path(spec), datetime.fromtimestamp(time.time())
     try:
         folder.mkdir(parents=True, exist_ok=True)
         while True:
-            path = folder / f"{stem}_{moment:%Y%m%d-%H%M%S}"
+            path = _workspace_at(spec, moment)
             try:
                 path.mkdir()
                 return path
@@ -204,7 +202,11 @@ def _new_directory(spec: Spec) -> Path:
 
 def _some_workspace(spec: Spec) -> Path:
     """A place where the workspace could be, for checks before there is one."""
-    return output_path(spec) / f"{workspace_stem(spec.document.description.name)}_00000000-000000"
+    return _workspace_at(spec, datetime(2000, 1, 1))
+
+
+def _workspace_at(spec: Spec, moment: datetime) -> Path:
+    return output_path(spec) / f"{workspace_stem(spec.document.description.name)}_{moment:%Y%m%d-%H%M%S}"
 
 
 def _keep_message(info: Path, message: str) -> None:
@@ -220,12 +222,8 @@ def _make_samples(
     spec: Spec, options: StudyOptions, info: Path, variables: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[SamplesTable | None, str | None]:
     """Find, copy or make the samples and look at every row; returns them with their path for the plan."""
-    samples = spec.document.merlin.samples
+    samples = _samples_block(spec, options)
     if samples is None:
-        if options.samples_file is not None:
-            raise UsageError(
-                "--samplesfile was given, but the spec has no merlin.samples block with column_labels"
-            )
         return None, None
     path = samples_path(samples, options, variables)
     if not is_made(samples, options, path):
@@ -246,9 +244,19 @@ def _make_samples(
     return table, stored_path(path, info.parent)
 
 
+def _samples_block(spec: Spec, options: StudyOptions) -> Samples | None:
+    """Where the samples of a spec come from. Raises UsageError for a file of samples that no block describes."""
+    samples = spec.document.merlin.samples
+    if samples is None and options.samples_file is not None:
+        raise UsageError(
+            "--samplesfile was given, but the spec has no merlin.samples block with column_labels"
+        )
+    return samples
+
+
 def _check_given_samples(spec: Spec, options: StudyOptions) -> bool:
     """Look at every row of samples that exist already, before anything is written; whether there are any."""
-    samples = spec.document.merlin.samples
+    samples = _samples_block(spec, options)
     if samples is None:
         return False
     variables = runtime_variables(spec, _some_workspace(spec))
