@@ -18,7 +18,7 @@ from merlin.spec.variables import OUTPUT_PATH, RESERVED, expand_home, resolve_va
 # `$` and `~` in these belong to the shell or to the regular expression.
 LITERAL_KEYS = SCRIPT_KEYS | {"regex"}
 # What these take from the environment may be secret, so it is filled in when they are used, and not in a file.
-LATE_KEYS = frozenset({"webhook", "apprise"})
+LATE_KEYS = frozenset({"webhook", "mail", "apprise"})
 _BLOCKS = ("variables", "labels")
 
 

@@ -136,17 +136,24 @@ def test_no_secret_of_the_environment_comes_into_the_workspace(
 ) -> None:
     monkeypatch.setenv("HOOK", "https://site/s3cret")
     monkeypatch.setenv("APP", "slack://s3cret")
+    monkeypatch.setenv("ME", "s3cret@site")
     monkeypatch.chdir(tmp_path)
     spec = load_spec(
         written(
             tmp_path,
             "{when: end, webhook: $HOOK}",
             "{when: end, apprise: [$APP, '${APP}']}",
+            "{when: end, mail: $ME}",
             "{when: end, cmd: 'curl $HOOK'}",
         )
     )
     workspace = prepare_study(spec)
-    assert [rule.to for rule in workspace.plan.notify] == [("$HOOK",), ("$APP", "${APP}"), ("curl $HOOK",)]
+    assert [rule.to for rule in workspace.plan.notify] == [
+        ("$HOOK",),
+        ("$APP", "${APP}"),
+        ("$ME",),
+        ("curl $HOOK",),
+    ]
     texts = [path.read_text("utf-8", "replace") for path in workspace.path.rglob("*") if path.is_file()]
     assert len(texts) >= 4
     assert not [text for text in texts if "s3cret" in text]
