@@ -1,4 +1,4 @@
-"""What keeps the events of a loop on the disk. Every such log is an `EventLog` in a file, and a name in `LOGS` of `process.py`."""
+"""What keeps the events of a loop on the disk: each an `EventLog` in its file, named in `LOGS` of `process.py`."""
 
 from __future__ import annotations
 
