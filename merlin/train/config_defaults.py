@@ -1,4 +1,4 @@
-"""Defaults of a tournament: rules from measurements, which are in docs/tournament.md."""
+"""Defaults of a tournament: rules from measurements, which are in docs/benchmarks.md."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,13 @@ def tables(kept: Mapping[str, Any], topics: Mapping[str, Collection[str]]) -> st
     return "\n\n".join(parts)
 
 
+def _judged(row: Row) -> Row:
+    """The row, whose floor says so if its ratio does not reach it."""
+    least, found = re.fullmatch(r"≥ ([\d.]+)×", row.floor), re.match(r"([\d.]+)×", row.ratio)
+    is_missed = least is not None and found is not None and float(found[1]) < float(least[1])
+    return replace(row, floor=floor(row.floor, not is_missed))
+
+
 def _command(names: Collection[str]) -> str:
     return f'`make bench ROWS="{" ".join(names)}"`'
 
@@ -75,7 +83,7 @@ def _table(measurements: Sequence[dict[str, Any]]) -> str:
     lines = [TITLES]
     for m in measurements:
         when = m["measured"] if m["rounds"] == USUAL_ROUNDS else f"{m['measured']} ({m['rounds']})"
-        lines += [(*astuple(Row(**r)), when) for r in m["rows"]]
+        lines += [(*astuple(_judged(Row(**r))), when) for r in m["rows"]]
     shown = [i for i in range(len(TITLES)) if any(line[i] for line in lines[1:])]
     lines.insert(1, ("---",) * len(TITLES))
     return "\n".join(f"| {' | '.join(line[i] for i in shown)} |" for line in lines)
