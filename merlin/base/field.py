@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from merlin.base.kinds import KINDS, SampleKind, layout_of, sample_kind
+from merlin.base.kinds import SampleKind, layout_of, sample_kind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,12 +50,12 @@ class Field(Struct, frozen=True, kw_only=True):
 
     @property
     def sample_kind(self) -> SampleKind:
-        """What one sample of it is. Raises ShardError for a kind of a later version, which can only be read."""
+        """What one sample of it is; of a kind of a later version nothing is known."""
         return sample_kind(self.kind)
 
     @property
     def is_text(self) -> bool:
-        return self.kind in KINDS and KINDS[self.kind].is_text
+        return self.sample_kind.is_text
 
     @property
     def value_dtype(self) -> np.dtype[Any]:
@@ -104,15 +104,13 @@ def channel_axis(
 
     It is the layout's c, else the axis named "channel", else the only axis of an item of kind ragged, else the last
     axis of an image or volume that has one more than its spatial ones. `axes` are the names of all axes, the variable
-    one first. Values of a kind of a later version can be read, too, so this raises nothing.
+    one first.
     """
     if layout:
         return layout.index("c") if "c" in layout else None
     if "channel" in axes and len(axes) == num_axes + ragged:
         return axes.index("channel") - ragged
-    known = KINDS.get(kind)
-    if known is None:
-        return None
+    known = sample_kind(kind)
     if known.is_ragged:
         return 0 if num_axes == 1 else None
     return num_axes - 1 if known.spatial and num_axes > len(known.spatial) else None

@@ -10,9 +10,13 @@ import os
 import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Literal
+
+Flush = Literal["all", "names", "nothing"]
 
 TEMPORARY_SUFFIX = ".tmp"
 _TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp(?=/|$)|\.tmp$")
@@ -119,16 +123,18 @@ def link_or_copy(path: Path, name: Path) -> None:
     with replacing(name, durable=False) as temporary:
         try:
             os.link(path, temporary)
+            return
         except OSError:
-            shutil.copyfile(path, temporary)
-            sync_path(temporary)
+            pass
+        shutil.copyfile(path, temporary)  # not above, where an error would seem to come of the first one
+        sync_path(temporary)
 
 
 @contextmanager
-def making_directory(path: Path) -> Iterator[Path]:
+def making_directory(path: Path, flush: Flush = "all") -> Iterator[Path]:
     """Yield a new directory beside `path`; on success `name_directory` gives it this name, else it is removed.
 
-    A process that is killed leaves only the directory with the temporary name.
+    A process that is killed leaves only the directory with the temporary name: see `remove_leftovers`.
 
     Raises:
         FileExistsError: something else has this name already, and stays as it is.
@@ -139,24 +145,28 @@ def making_directory(path: Path) -> Iterator[Path]:
     try:
         temporary.mkdir()
         yield temporary
-        name_directory(temporary, path)
+        name_directory(temporary, path, flush)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         _say_where(error, path)
         raise
 
 
-def name_directory(temporary: Path, path: Path) -> None:
-    """Give a complete directory its name `path`, in one step, after all files and names in it are flushed.
+def name_directory(temporary: Path, path: Path, flush: Flush = "all") -> None:
+    """Give a complete directory its name `path`, in one step, after what is in it is flushed.
+
+    With `flush` "names" its files are flushed already; with "nothing" it need not survive a crash of the machine.
 
     Raises:
         FileExistsError: something else has this name already, and stays as it is; an empty directory is replaced.
         OSError: it cannot be flushed or renamed.
     """
     try:
-        _sync_tree(temporary)
+        if flush != "nothing":
+            _sync_tree(temporary, with_files=flush == "all")
         temporary.rename(path)
-        sync_path(path.parent)
+        if flush != "nothing":
+            sync_path(path.parent)
     except OSError as error:
         if error.errno in _TAKEN and os.path.lexists(path) and os.path.lexists(temporary):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
@@ -164,14 +174,14 @@ def name_directory(temporary: Path, path: Path) -> None:
         raise
 
 
-def _sync_tree(top: Path) -> None:
-    """Flush a directory with all files and directories in it; a link is only a name."""
+def _sync_tree(top: Path, *, with_files: bool) -> None:
+    """Flush a directory with all directories, and perhaps files, in it; a link is only a name."""
 
     def refuse(error: OSError) -> None:
         raise error
 
     for folder, _, names in os.walk(top, topdown=False, onerror=refuse):
-        for path in (Path(folder, name) for name in names):
+        for path in (Path(folder, name) for name in names if with_files):
             if stat.S_ISREG(path.lstat().st_mode):
                 sync_path(path)
         sync_path(Path(folder))
@@ -216,7 +226,7 @@ def temporary_name(path: Path) -> Path:
 
 
 def written_name(path: str | bytes) -> str:
-    """The name that a user knows: for a temporary name, or one below it, the name of what was being written."""
+    """The name that a user knows: for a name of `temporary_name`, or one below, that of what was being written."""
     return _TEMPORARY.sub("", os.fsdecode(path))
 
 
@@ -239,7 +249,14 @@ def sync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def remove_leftovers(directory: Path, name: str) -> None:
-    """Remove what killed writers of `name` left behind."""
+def remove_leftovers(directory: Path, name: str, *, older_than_s: float = 0.0) -> None:
+    """Remove what killed writers of the file or directory `name` left behind. Raises OSError."""
     for leftover in directory.glob(f"{name}.*{TEMPORARY_SUFFIX}"):
-        leftover.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process does the same
+            found = leftover.lstat()
+            if older_than_s and time.time() - found.st_mtime < older_than_s:
+                continue
+            if stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(leftover)
+            else:
+                leftover.unlink()

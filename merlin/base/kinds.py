@@ -7,16 +7,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from merlin.errors import ShardError
-
 
 class SampleKind(Struct, frozen=True):
     """What one sample of a field is."""
 
     name: str
-    plural: str  # what fields of this kind are called together
-    chart: str  # the charts that show them; "" for none
-    axes: range  # how many axes a sample may have (of a ragged field: an item); empty: its members say
+    chart: str = ""  # the charts that show them; "" for none
+    axes: range = range(0)  # how many a sample (of a ragged field: an item) may have; empty: nothing is said
     example: str = ""  # shapes, as messages show them
     spatial: str = ""  # the letters of its spatial axes; an axis of channels may come with them
     holds: Literal["numbers", "text", "members"] = "numbers"
@@ -56,13 +53,13 @@ class GraphRole(Struct, frozen=True):
 
 
 _KINDS = (
-    SampleKind("scalar", "scalars", "scalars", range(1)),
-    SampleKind("series", "series", "series", range(1, 3), "[128]"),
-    SampleKind("image", "images", "images", range(2, 4), "[64, 64] or [64, 64, 4]", spatial="hw"),
-    SampleKind("volume", "volumes", "volumes", range(3, 5), "[32, 32, 32]", spatial="dhw"),
-    SampleKind("text", "text", "", range(1), holds="text"),
-    SampleKind("ragged", "arrays", "series", range(9), '["*"] or ["*", 3]', is_ragged=True),
-    SampleKind("graph", "graphs", "graphs", range(0), holds="members"),
+    SampleKind("scalar", "scalars", range(1)),
+    SampleKind("series", "series", range(1, 3), "[128]"),
+    SampleKind("image", "images", range(2, 4), "[64, 64] or [64, 64, 4]", spatial="hw"),
+    SampleKind("volume", "volumes", range(3, 5), "[32, 32, 32]", spatial="dhw"),
+    SampleKind("text", "", range(1), holds="text"),
+    SampleKind("ragged", "series", range(9), '["*"] or ["*", 3]', is_ragged=True),
+    SampleKind("graph", "graphs", range(0), holds="members"),
 )
 _ROLES = (
     GraphRole("nodes", "node"),
@@ -82,7 +79,7 @@ DTYPES = (
     *("float64", "float32", "float16", "int64", "int32", "int16", "int8"),
     *("uint64", "uint32", "uint16", "uint8", "bool", "complex64", "complex128"),
 )
-MAX_CHANNELS = 4  # a first or last axis up to here is taken for channels, if nothing is said
+MAX_GUESSED_CHANNELS = 4  # a first or last axis up to here is taken for channels, if nothing is said
 MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10}
 
 AXIS_NAMES = {"h": "y", "w": "x", "d": "z", "c": "channel"}  # what axes are called if nothing else is said
@@ -96,12 +93,11 @@ _LETTERS = {
 
 
 def sample_kind(name: str) -> SampleKind:
-    """The kind of this name. Raises ShardError for an unknown one."""
-    if name not in KINDS:
-        raise ShardError(
-            f"this version of Merlin knows no fields of kind '{name}'; it knows {', '.join(KINDS)}"
-        )
-    return KINDS[name]
+    """The kind of this name.
+
+    One of a later version has no chart, no axes and no spatial axes: its values can only be read.
+    """
+    return KINDS.get(name) or SampleKind(name)
 
 
 def kind_of_shape(shape: Sequence[int]) -> SampleKind | None:
@@ -114,13 +110,13 @@ def kind_of_shape(shape: Sequence[int]) -> SampleKind | None:
         kind.axes.start: kind for kind in reversed(_KINDS) if kind.holds == "numbers" and not kind.is_ragged
     }
     num, less = len(shape), usual.get(len(shape) - 1)
-    has_channels = less is not None and less.spatial and min(shape[0], shape[-1]) <= MAX_CHANNELS
+    has_channels = less is not None and less.spatial and min(shape[0], shape[-1]) <= MAX_GUESSED_CHANNELS
     return less if has_channels or num not in usual else usual[num]
 
 
 def layout_of(kind: str, num_axes: int, axes: Sequence[str] = ()) -> str:
     """The layout that the names of the axes suggest, else channels last; "" if it is not an image or volume."""
-    spatial = KINDS[kind].spatial if kind in KINDS else ""
+    spatial = sample_kind(kind).spatial
     if not spatial or num_axes not in (len(spatial), len(spatial) + 1):
         return ""
     wanted = spatial + "c" * (num_axes - len(spatial))

@@ -18,7 +18,7 @@ _meeting = threading.Lock()
 
 
 class FileFormat(msgspec.Struct, frozen=True):
-    """What the first two entries of a file, or of a state, say: its format and the version of that."""
+    """What the first two entries of a file, or of a state, say: its format and the version of that, an integer."""
 
     name: str
     version: int
@@ -35,12 +35,12 @@ class FileFormat(msgspec.Struct, frozen=True):
 
     def mismatch(self, data: object) -> str:
         """What was expected and what was found; "" if data is of this format."""
-        head = data if isinstance(data, Mapping) else {}
-        name, version = head.get("format"), head.get("version")
-        if not isinstance(name, str) or not isinstance(version, Integral):
+        if not isinstance(data, Mapping) or not isinstance(name := data.get("format"), str):
             return f"expected {self}, and it does not say its format"
-        if (name, int(version)) != (self.name, self.version):
-            return f"expected {self}, found {name} {version}"
+        version: Any = data.get("version")
+        known = None if isinstance(version, bool) or not isinstance(version, Integral) else int(version)
+        if (name, known) != (self.name, self.version):
+            return f"expected {self}, found {name} {repr(version)[:40] if known is None else known}"
         return ""
 
     def require(self, data: object) -> None:

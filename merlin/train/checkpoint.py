@@ -54,18 +54,24 @@ class Checkpoints:
         """
         temporary = self.directory / f"step_{step:08d}{TEMPORARY_SUFFIX}"
         head = {**FORMAT.head(), "step": step}
+        named: list[Path] = []
         try:
             on_all_ranks(self._ranks, lambda: self._clear(temporary))
             write_sharded(temporary, head, state, self._ranks)
-            on_all_ranks(self._ranks, lambda: self._publish(temporary, step, best))
+            on_all_ranks(self._ranks, lambda: self._publish(temporary, step, best, named))
         except CheckpointError as error:
             if self._ranks.is_first:
-                kept = [s for s in self.steps() if s != step]
-                rest = f"the one of step {kept[-1]} stays" if kept else "there is none yet"
-                self.note(f"the checkpoint of step {step} could not be written: {error}; {rest}")
+                self.note(f"the checkpoint of step {step} {self._what_stays(step, str(error), bool(named))}")
                 shutil.rmtree(temporary, ignore_errors=True)
             return False
         return True
+
+    def _what_stays(self, step: int, why: str, is_named: bool) -> str:
+        if is_named:
+            return f"is there, and could not be kept as the best: {why}; the best one of before stays"
+        kept = [s for s in self.steps() if s != step]
+        rest = f"the one of step {kept[-1]} stays" if kept else "there is none yet"
+        return f"could not be written: {why}; {rest}"
 
     def _clear(self, temporary: Path) -> None:
         """Remove what killed writers left, and make an empty directory."""
@@ -74,13 +80,14 @@ class Checkpoints:
                 _remove(leftover)
             temporary.mkdir(parents=True)
 
-    def _publish(self, temporary: Path, step: int, best: bool) -> None:
-        """Give a complete checkpoint its name, and remove those that are not needed any more."""
+    def _publish(self, temporary: Path, step: int, best: bool, named: list[Path]) -> None:
+        """Give a complete checkpoint its name, and add it to `named`; remove those that are not needed any more."""
         if not self._ranks.is_first:
             return
         same = [number for at, number, _ in self._named() if at == step]
         path = self.directory / f"step_{step:08d}.{max(same, default=0) + 1}"
-        name_directory(temporary, path)
+        name_directory(temporary, path, "names")
+        named.append(path)
         if best:
             self._keep_best(path)
         self._forget_old(step, path)
@@ -94,7 +101,7 @@ class Checkpoints:
     def _keep_best(self, path: Path) -> None:
         before = _bests(self.directory)
         number = int(before[-1].name.rpartition(".")[2]) + 1 if before else 1
-        with making_directory(self.directory / f"best.{number}") as temporary:
+        with making_directory(self.directory / f"best.{number}", "names") as temporary:
             for file in path.iterdir():
                 link_or_copy(file, temporary / file.name)
         for old in before:

@@ -63,8 +63,9 @@ def check_data(file: ConfigFile, ens: Ensemble) -> ColumnSelection:
 
 def _may_be_input(column: Column) -> bool:
     """True for a field that is a number, a series of one axis, or an image."""
+    kind, num_axes = column.sample_kind, len(column.shape)
     plain = not column.is_complex and not column.graph
-    return plain and (len(column.shape) < 2 or column.sample_kind.is_picture)
+    return plain and (kind.is_picture or (num_axes < 2 and num_axes in kind.axes))
 
 
 def _choose(

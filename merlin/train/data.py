@@ -100,7 +100,7 @@ def _delivered(column: Column) -> Field:
     """A column that has a key of its own, with its channels in front."""
     shape, spatial = column.shape, column.sample_kind.spatial
     if spatial:
-        shape = channels_first(shape, column.channel_axis)
+        shape = channels_first(shape, column.field.channel_axis)
     layout = "c" * (len(shape) - len(spatial)) + spatial if spatial else ""
     return Field(
         name=column.name, kind=column.field.kind, dtype=column.dtype.name, shape=shape, layout=layout

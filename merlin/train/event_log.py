@@ -20,21 +20,24 @@ class EventLog(ABC):
         """Opens the log after `step`; what was written after it is not there any more."""
         self._path = directory / self.name
         self._note = note
-        self._has_failed = False
+        self._has_failed = self._is_open = False
         with self._surviving():
             self._open(step)
+            self._is_open = True
 
     def __call__(self, event: Event) -> None:
-        with self._surviving():
-            self._write(event)
+        if self._is_open:
+            with self._surviving():
+                self._write(event)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            self._close()
+        if self._is_open:
+            with contextlib.suppress(OSError, ValueError):
+                self._close()
 
     @contextlib.contextmanager
     def _surviving(self) -> Iterator[None]:
-        """Note the first failure; a later event may find room again."""
+        """Note the first failure; a later event may find room again, if the log is open."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -44,7 +47,7 @@ class EventLog(ABC):
 
     @abstractmethod
     def _open(self, step: int) -> None:
-        """Remove what was written after a step, and open the log. If this fails, `_write` and `_close` do nothing."""
+        """Remove what was written after a step, and open the log. If this fails, it stays closed."""
 
     @abstractmethod
     def _write(self, event: Event) -> None: ...

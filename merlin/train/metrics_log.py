@@ -40,20 +40,19 @@ class MetricsLog(EventLog):
     """Lines {"kind": "train" | "validation" | "round" | "end", "step": …, …, "values": …} of one trainer."""
 
     name = NAME
-    _file: TextIO | None = None
+    _file: TextIO
 
     def _open(self, step: int) -> None:
         _cut(self._path, step)
         self._file = self._path.open("a", encoding="utf-8")
 
     def _write(self, event: Event) -> None:
-        if self._file is not None and event.kind:
+        if event.kind:
             self._file.write(_line(event) + "\n")
             self._file.flush()
 
     def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
 def _line(event: Event) -> str:

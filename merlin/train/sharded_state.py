@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from merlin.base.files import sync_path
 from merlin.base.records import FileFormat
 from merlin.errors import CheckpointError
 from merlin.shards.format.digest import digest_file_ranges
@@ -46,7 +47,7 @@ T = TypeVar("T")
 def write_sharded(directory: Path, head: Mapping[str, Any], state: State, ranks: Ranks) -> None:
     """Write a state into an empty directory; all ranks have to call it. `head` says the format and version.
 
-    Each rank has flushed its parts; the rest is flushed by `name_directory`, once all is there.
+    All files are flushed; their names are flushed by `name_directory`, once all are there.
 
     Raises CheckpointError on all ranks if it failed on one of them.
     """
@@ -60,6 +61,7 @@ def write_sharded(directory: Path, head: Mapping[str, Any], state: State, ranks:
             parts = [part for parts, _ in written for part in parts]
             files = {name: digest for _, digests in written for name, digest in digests.items()}
             write_state(directory / STATE, {**head, "state": plain, "parts": parts, "files": files})
+            sync_path(directory / STATE)
 
     on_all_ranks(ranks, finish)
 

@@ -28,7 +28,7 @@ from merlin.train.tournament.presence import announce, presence_directory
 
 SIGNAL_EXIT = 128
 
-Begun = Callable[[RunDirectory], None]  # called once, when the run directory is there
+OnBegun = Callable[[RunDirectory], None]  # called once, when the run directory is there
 Watch = Callable[[], AbstractContextManager[TrainObserver]]  # who watches the trainers, as long as these run
 
 
@@ -87,7 +87,7 @@ class RankEnd(Struct, frozen=True, kw_only=True):
     resume: str = ""  # the command that goes on; "" if the run is finished
 
 
-def train_here(request: TrainRequest, stop: StopRequest, begun: Begun, watch: Watch) -> RunEnd:
+def train_here(request: TrainRequest, stop: StopRequest, on_begun: OnBegun, watch: Watch) -> RunEnd:
     """Train in this process if the run takes only one, else in children. Raises as `prepare` and `train`."""
     num = _num_processes(request)
     prepared = prepare(request.config, request.words, num, trust_code=request.trust_code)
@@ -98,7 +98,7 @@ def train_here(request: TrainRequest, stop: StopRequest, begun: Begun, watch: Wa
         raise UsageError("--trainer starts one trainer of several that meet through files: transport: files")
     stop.listen()
     run = prepared.begin()
-    begun(run)
+    on_begun(run)
     with watch() as observer:
         if len(indices) * config.ranks_per_trainer == 1:
             outcomes = [_train_in_process(prepared, run, indices[0], observer, stop)]
@@ -177,9 +177,9 @@ def check_against_baselines(run: RunDirectory, config: TrainConfig) -> BaselineC
 
 
 def train_as_rank(
-    request: TrainRequest, world: World, stop: StopRequest, begun: Begun, watch: Watch
+    request: TrainRequest, world: World, stop: StopRequest, on_begun: OnBegun, watch: Watch
 ) -> RankEnd:
-    """Train as one of several processes that were started together; only the first one has begun and is watched.
+    """Train as one of several processes that were started together; the first rank of each trainer is watched.
 
     Raises as `prepare` and `train`; what all ranks find wrong with the configuration, only the first one raises.
     """
@@ -196,10 +196,10 @@ def train_as_rank(
     place = Path(config.directory or config.output)
     place.mkdir(parents=True, exist_ok=True)
     rendezvous = Rendezvous.join(world, place, os.environ)
-    begins = str(_begin_together(prepared, request).path) if world.rank == 0 else None
-    run = RunDirectory(Path(rendezvous.from_first("run", begins)))
+    run_path = str(_begin_together(prepared, request).path) if world.rank == 0 else None
+    run = RunDirectory(Path(rendezvous.from_first("run", run_path)))
     if world.rank == 0:
-        begun(run)
+        on_begun(run)
     mesh = Mesh.build(rendezvous, config.tournament, request.trainer)
     with watch() as observer:
         ending = train(run, config, mesh, observer if mesh.ranks.is_first else Silent(), stop)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
@@ -12,9 +13,11 @@ from merlin.execution.events import RunSummary
 from merlin.ledger.replay import replay
 from merlin.plan.outcome_counts import summed
 from merlin.shards.format.counts import Counts
-from merlin.status.failures import FailureGroup, group_failures
 from merlin.status.snapshot import take_snapshot
 from merlin.workspace.directory import Workspace
+
+if TYPE_CHECKING:
+    from merlin.status.failures import FailureGroup
 
 MAX_GROUPS = 3  # of failures
 EXIT_INTERRUPTED = 130
@@ -60,7 +63,7 @@ class RunReport(Struct, frozen=True, kw_only=True):
     missing: int
     on_failed_input: int
     steps: Sequence[StepReport]
-    failures: Sequence[FailureGroup]  # the largest ones
+    failures: Sequence[FailureGroup]  # of tasks, the largest ones
     data_sets: Sequence[DataSetReport]
     note: str | UnsetType = UNSET  # why nothing was run, if that is so
 
@@ -80,7 +83,7 @@ def report_of(workspace: Workspace, summary: RunSummary) -> RunReport:
             StepReport(step=step.step, **summed([step]), on_failed_input=step.on_failed_input)
             for step in snapshot.steps
         ),
-        failures=group_failures(workspace, with_ranges=False)[:MAX_GROUPS] if summary.failed else (),
+        failures=_failures(workspace) if summary.failed else (),
         data_sets=tuple(_data_set(Path(found.path)) for found in snapshot.data_sets),
     )
 
@@ -106,6 +109,12 @@ def _exit_code(summary: RunSummary) -> int:
     if summary.is_success:
         return 0
     return EXIT_INTERRUPTED if summary.stop_reason == INTERRUPTED else 1
+
+
+def _failures(workspace: Workspace) -> Sequence[FailureGroup]:
+    from merlin.status.failures import group_failures  # with numpy, and most runs have no failures
+
+    return group_failures(workspace, with_ranges=False)[:MAX_GROUPS]
 
 
 def _data_set(folder: Path) -> DataSetReport:

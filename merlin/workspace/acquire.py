@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import substitute
-from merlin.base.files import making_directory
+from merlin.base.files import file_error, making_directory, remove_leftovers
 from merlin.errors import Diagnostic, SpecError
+
+_ABANDONED_S = 86_400.0  # a clone that has not got its name after so long will not get it
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -42,7 +44,7 @@ def acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable
     for index, checkout in enumerate(spec.document.env.dependencies.git):
         url, target = substitute(checkout.url, variables), Path(variables[checkout.name])
         try:
-            if not target.exists():
+            if not os.path.lexists(target):
                 say(f"cloning {url} into {target}")
                 if _clone(checkout, url, target):
                     continue
@@ -62,12 +64,15 @@ def _error(spec: Spec, index: int, problem: Problem) -> SpecError:
 def _clone(checkout: GitDependency, url: str, target: Path) -> bool:
     """Clone beside the target, which then appears complete; False if another run has made it meanwhile."""
     try:
-        with making_directory(target) as clone:
+        remove_leftovers(target.parent, target.name, older_than_s=_ABANDONED_S)
+        with making_directory(
+            target, "nothing"
+        ) as clone:  # what a crash of the machine damages can be cloned again
             _fill(clone, checkout, url, target)
     except OSError as error:
         if isinstance(error, FileExistsError) and target.exists():
             return False
-        raise Problem(f"{target} cannot be written: {error.strerror}") from error
+        raise Problem(file_error(error)) from error
     return True
 
 

@@ -58,7 +58,7 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(document: Document, by_step: Queues, request: WorkerRequest) -> WantedWorkers:
-        """Those that no allocation or launcher is known for."""
+        """The workers outside of any allocation; `here` puts them into that of this process."""
         return WantedWorkers(
             document=as_for(document, request.scheduler),
             by_step=by_step,

@@ -23,6 +23,7 @@ from merlin.shards.format.statistics import Statistics
 Linear = Callable[[ExportColumn], Sequence[tuple[float, float]]]  # (scale, bias) of each channel
 
 DATA, EXPERIMENT = "data_schema.yaml", "experiment_schema.yaml"
+_PLACES = {"scalar": "scalars", "series": "series", "image": "images", "volume": "volumes", "text": "text"}
 _STEP = 10  # between orderings, so that there is room for others
 _HEAD = {
     DATA: "What a sample holds, and how its values are normalised.",
@@ -34,7 +35,7 @@ def place(column: ExportColumn) -> str:
     """Where a column stands inside a sample."""
     if column.group in ("inputs", "parameters"):
         return f"{column.group}/{column.name}"
-    return f"outputs/{column.sample_kind.plural}/{column.name}"
+    return f"outputs/{_PLACES.get(column.field.kind, 'arrays')}/{column.name}"
 
 
 def stored_dtype(column: ExportColumn) -> np.dtype[Any]:
@@ -57,7 +58,7 @@ def _axes(column: ExportColumn) -> tuple[int, ...] | None:
         return None
     if field.layout:
         return tuple(field.layout.index(letter) for letter in "dhwc" if letter in field.layout)
-    channel = column.channel_axis
+    channel = field.channel_axis
     if channel is None:
         return None
     return (*(axis for axis in range(len(column.shape)) if axis != channel), channel)
@@ -104,7 +105,7 @@ def metadata(column: ExportColumn) -> dict[str, Any]:
     multiple = False
     if column.sample_kind.spatial:
         order = _axes(column) or tuple(range(len(column.shape)))
-        channel = column.channel_axis
+        channel = column.field.channel_axis
         multiple = channel is not None and column.shape[channel] > 1
         found["dims"] = [column.shape[axis] for axis in order if axis != channel]
         found["channels"] = 1 if channel is None else column.shape[channel]

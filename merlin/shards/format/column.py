@@ -64,15 +64,6 @@ class Column(Struct, frozen=True, kw_only=True):
         return self.dtype.kind == "c"
 
     @property
-    def channel_axis(self) -> int | None:
-        """The axis of `shape` that separates channels."""
-        return self.field.channel_axis
-
-    @property
-    def channel_axis_from_end(self) -> int | None:
-        return self.field.channel_axis_from_end
-
-    @property
     def graph(self) -> str:
         """The graph in which the column is the member `role`; "" for none."""
         return self.field.graph

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from merlin.base.field import channel_axis
 from merlin.base.kinds import KINDS, kind_of_shape
 from merlin.errors import ShardError, UsageError
 from merlin.plan.plan import PlannedField
@@ -230,8 +229,8 @@ def axes_written(about: dict[str, Any], kind: str, shape: tuple[int, ...], ragge
     layout = str(about.get("layout", ""))
     if layout and len(layout) == len(shape) and KINDS[kind].has_layout(layout):
         found["layout"] = layout
-        channels, axis = tuple(about.get("channels", ())), channel_axis(kind, len(shape), layout=layout)
-        if channels and axis is not None and len(set(channels)) == shape[axis]:
+        channels = tuple(about.get("channels", ()))
+        if channels and "c" in layout and len(set(channels)) == shape[layout.index("c")]:
             found["channels"] = channels
     axes = tuple(about.get("axes", ()))
     if axes and len(axes) == len(shape) + ragged:

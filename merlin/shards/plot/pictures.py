@@ -16,7 +16,7 @@ from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]
 
-MAX_CHANNELS = 8  # of one field
+MAX_DRAWN_CHANNELS = 8  # of one field
 _MANY_TILES = 200  # from so many on, pictures are drawn so small that half the pixels are enough
 _TRUE_COLOURS = {("r", "g", "b"), ("red", "green", "blue")}
 
@@ -32,12 +32,12 @@ class PictureView(Struct, frozen=True):
 
 
 def views_of(field: FieldInfo) -> list[PictureView]:
-    """Every channel of an image, or three mid-planes of every channel of a volume, at most `MAX_CHANNELS`.
+    """Every channel of an image, or three mid-planes of every channel of a volume, at most `MAX_DRAWN_CHANNELS`.
 
     Fields of other kinds, and ragged ones, have none.
     """
     layout = field.full_layout
-    if not layout or len(layout) != len(field.shape):
+    if field.ragged or not field.sample_kind.spatial or len(layout) != len(field.shape):
         return []
     if _is_true_colour(field, layout):
         scale = 255.0 if field.dtype.endswith("u1") or field.dtype == "uint8" else 1.0
@@ -46,7 +46,7 @@ def views_of(field: FieldInfo) -> list[PictureView]:
     num = field.shape[layout.index("c")] if "c" in layout else 1
     cuts = _mid_planes(field, layout) if "d" in layout else [("", {})]
     views = []
-    for channel in range(min(num, MAX_CHANNELS)):
+    for channel in range(min(num, MAX_DRAWN_CHANNELS)):
         name = "" if num == 1 else channel_name(field, channel)
         for plane, fixed in cuts:
             label = ", ".join(word for word in (name, plane) if word)

@@ -14,7 +14,7 @@ import merlin.shards.plot.graphs as graphs
 import merlin.shards.plot.histograms as histograms
 import merlin.shards.plot.images as images
 import merlin.shards.plot.series as series
-from merlin.base.kinds import CHARTS
+from merlin.base.kinds import CHARTS, KINDS
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.plot.canvas import Section
@@ -77,13 +77,9 @@ def make_sections(
     """The charts of a data set, in the order of `CHARTS`; `on_section` is called with the kind of each before its
     data is read.
 
-    Raises UsageError for names that the data set does not have, and if nothing can be drawn.
+    Raises UsageError for names that the data set does not have or that cannot be drawn, and if nothing can be drawn.
     """
-    known = [*reader.fields, *reader.inputs, *reader.parameters]
-    known += sorted({info.graph for info in reader.fields.values() if info.graph})
-    for name in request.fields:
-        if name not in known:
-            raise UsageError(f"no field or input '{name}' in {reader.path}; there are: {', '.join(known)}")
+    _check_names(reader, request.fields)
     source = ChartSource(request, choose(reader, split=request.split, query=request.query))
     made: list[Section] = []
     for kind in CHARTS:
@@ -95,6 +91,24 @@ def make_sections(
         what = "nothing that can be drawn" if is_all else f"no {' or '.join(request.kinds)} to draw"
         raise UsageError(f"{reader.path} has {what}{' among the fields named' if request.fields else ''}")
     return made
+
+
+def _check_names(reader: SampleReader, names: Sequence[str]) -> None:
+    """Raise UsageError for a name that the data set does not have, and for a field of a kind of a later version.
+
+    Of a ragged field the numbers of items can be drawn whatever its kind.
+    """
+    known = [*reader.fields, *reader.inputs, *reader.parameters]
+    known += sorted({info.graph for info in reader.fields.values() if info.graph})
+    for name in names:
+        if name not in known:
+            raise UsageError(f"no field or input '{name}' in {reader.path}; there are: {', '.join(known)}")
+        info = reader.fields.get(name)
+        if info is not None and info.kind not in KINDS and not info.ragged:
+            raise UsageError(
+                f"'{name}' in {reader.path} is of kind '{info.kind}', which this version of Merlin cannot draw; "
+                "leave it out of the fields that are named"
+            )
 
 
 def _first(found: Sequence[T], most: int, what: str) -> tuple[tuple[T, ...], str]:
@@ -291,7 +305,7 @@ def _leading(reader: SampleReader) -> FieldInfo | None:
         known = info.statistics
         return known.std[0] / abs(known.mean[0]) if known and known.count[0] and known.mean[0] else 0.0
 
-    scalars = [f for f in reader.fields.values() if f.sample_kind.is_number and f.statistics]
+    scalars = [f for f in reader.fields.values() if f.sample_kind.is_number and not f.ragged and f.statistics]
     return max(scalars, key=spread, default=None)
 
 

@@ -230,7 +230,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     def _part(self, column: Column, dtype: str | None, layout: str | None) -> BatchField:
         scaling = self._scaling_of(column)
         converted = scaling is not None or (dtype is not None and column.dtype.kind == "f")
-        move, axis = None, column.channel_axis_from_end
+        move, axis = None, column.field.channel_axis_from_end
         if layout is not None and axis is not None and column.sample_kind.spatial:
             move = axis, -len(column.shape) if layout == "chw" else -1
         return BatchField(column, FLOAT if converted else column.dtype, scaling, move)
@@ -263,7 +263,7 @@ def _choose(
 
 def _stacked(chosen: Sequence[Column], wanted: bool | Sequence[str]) -> list[Column]:
     """The scalars to be stacked. Raises UsageError for a name that is no scalar among the fields chosen."""
-    scalars = [column for column in chosen if column.sample_kind.is_number]
+    scalars = [column for column in chosen if column.sample_kind.is_number and not column.ragged]
     known = [column.name for column in scalars]
     names = known if wanted is True else list(wanted or ())
     for name in names:

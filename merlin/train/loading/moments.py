@@ -65,7 +65,7 @@ class Moments:
         return computed
 
     def _compute(self, column: Column, rows: Any, scaling: Scaling | None) -> Statistics:
-        statistics = Accumulator(column.shape, column.channel_axis)
+        statistics = Accumulator(column.shape, column.field.channel_axis)
         step = self._rows_at_once(column)
         for lo in range(0, len(rows), step):
             read = self._ens.column_at(column.path)[rows[lo : lo + step]]

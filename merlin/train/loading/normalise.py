@@ -154,7 +154,7 @@ def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> 
             'split with Normaliser.fit(…, over="train"), or leave it out'
         )
     _require_spread(column, plain, over)
-    axis = column.channel_axis_from_end if plain.num_channels > 1 else None
+    axis = column.field.channel_axis_from_end if plain.num_channels > 1 else None
     num = plain.num_channels
     nothing = (None,) * num, (0.0,) * num
     pairs = list(zip(plain.min, plain.max, strict=True))

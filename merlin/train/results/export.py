@@ -21,12 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from merlin.base.files import replacing
+from merlin.base.records import FileFormat
 from merlin.errors import MissingExtraError, TrainingError
 from merlin.train.prepare import MODEL_ERRORS
 from merlin.train.results.surrogate import Surrogate
 
 Predict = Callable[..., dict[str, Tensor]]  # of the model's inputs, in their order
 
+FORMAT = FileFormat("merlin-exported-model", 1)
 FORMATS = ("onnx", "torchscript")
 FACTS = "merlin.json"  # in a TorchScript archive
 _TRACED, _TRIED = 3, 5  # samples: a model that depends on their number is found out
@@ -50,8 +52,7 @@ def model_facts(surrogate: Surrogate) -> dict[str, Any]:
     """The facts that a program needs to use an exported model."""
     quantities = surrogate.best.quantities
     return {
-        "format": "merlin-exported-model",
-        "version": 1,
+        **FORMAT.head(),
         "model": surrogate.best.name,
         "model_version": surrogate.best.facts["model"].get("version"),
         "merlin": surrogate.best.facts["model"].get("merlin"),

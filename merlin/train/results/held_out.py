@@ -74,7 +74,7 @@ def _same_classes(ens: Ensemble, column: Column, quantity: Quantity) -> Classes:
 
 
 def _same_shape(ens: Ensemble, column: Column, quantity: Quantity) -> Column:
-    if (column.shape, column.channel_axis_from_end) != (quantity.shape, quantity.axis):
+    if (column.shape, column.field.channel_axis_from_end) != (quantity.shape, quantity.axis):
         raise UsageError(
             f"'{column.name}' of {ens.path} has shape {column.shape}, and the model was trained on {quantity.shape}"
             + ("" if column.shape != quantity.shape else " with its channels elsewhere")

@@ -365,7 +365,7 @@ def test_a_json_file_that_is_too_large_or_too_deep_is_refused(run: RunDirectory,
     ids=["columns", "name", "version", "code", "options", "depth", "width", "weights"],
 )
 def test_odd_facts_in_a_foreign_model_are_damage(run: RunDirectory, tmp_path: Path, change) -> None:
-    with pytest.raises(CheckpointError, match="is damaged|does not say its format"):
+    with pytest.raises(CheckpointError, match=r"is damaged|does not say its format"):
         load_best(changed(run, tmp_path / "best", change))
 
 
@@ -381,7 +381,7 @@ def test_facts_of_a_foreign_run_that_cannot_be_are_damage(run: RunDirectory, tmp
     whole = json.loads((run.path / "run.json").read_text())
     for facts in ([], {**whole, "quantities": {"inputs": 5}}, {**whole, "inputs": 5}, {**whole, "more": 1}):
         (tmp_path / "run.json").write_text(json.dumps(facts))
-        with pytest.raises(TrainingError, match="is damaged|does not say its format"):
+        with pytest.raises(TrainingError, match=r"is damaged|does not say its format"):
             RunDirectory(tmp_path).facts()
 
 

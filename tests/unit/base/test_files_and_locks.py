@@ -47,6 +47,13 @@ def test_a_private_file_is_private_before_it_holds_anything(tmp_path: Path) -> N
 def test_what_killed_writers_left_can_be_removed(tmp_path: Path) -> None:
     (tmp_path / "a.1234.tmp").write_text("half")
     (tmp_path / "b.1234.tmp").write_text("of another file")
+    (tmp_path / "a.5678.tmp").mkdir()
+    (tmp_path / "a.5678.tmp/part").write_text("half a directory")
+    remove_leftovers(tmp_path, "a", older_than_s=60.0)
+    assert len(os.listdir(tmp_path)) == 3
+    os.utime(tmp_path / "a.5678.tmp", (0, 0))
+    remove_leftovers(tmp_path, "a", older_than_s=60.0)
+    assert sorted(os.listdir(tmp_path)) == ["a.1234.tmp", "b.1234.tmp"]
     remove_leftovers(tmp_path, "a")
     assert os.listdir(tmp_path) == ["b.1234.tmp"]
 
@@ -63,6 +70,24 @@ def test_a_link_that_cannot_be_replaced_leaves_no_other_name(tmp_path: Path) -> 
     with pytest.raises(OSError):
         replace_link(tmp_path / "link", "one")
     assert os.listdir(tmp_path) == ["link"]
+
+
+def test_a_copy_that_cannot_be_written_says_why_and_not_why_there_is_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    write_text(tmp_path / "a", "x")
+    monkeypatch.setattr("os.link", refuse)
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        link_or_copy(tmp_path / "a", tmp_path / "b")
+    assert raised.value.__context__ is None
+    assert os.listdir(tmp_path) == ["a"]
 
 
 def test_a_file_that_has_a_name_already_may_get_it_again(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import sys
 import warnings
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from shard_study import make_study
 
 import merlin
 from merlin.base.kinds import CHARTS
-from merlin.errors import MissingExtraError, ShardError, UsageError
+from merlin.errors import MissingExtraError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.shards import plot as plots
@@ -175,17 +174,6 @@ def test_every_kind_of_chart_is_drawn_by_something():
     assert set(_MAKERS) == set(CHARTS)
 
 
-def test_fields_of_a_later_kind_are_refused_by_name_and_do_not_hinder_others(ens):
-    later = replace(ens.fields["image"], name="image", kind="mesh", layout="")
-    fields = {**ens.fields, "image": later}
-    choice = replace(choose(ens), reader=SimpleNamespace(fields=fields))
-    with pytest.raises(ShardError, match="no fields of kind 'mesh'"):
-        ChartSource(request(), choice).fields("images")
-    assert [info.name for info in ChartSource(request(fields=("trace",)), choice).fields("series")] == [
-        "trace"
-    ]
-
-
 def test_an_empty_data_set_has_nothing_to_draw(tmp_path):
     study = make_study(tmp_path / "w", num=3, fields=FIELDS[:1])
     study.not_run = {(0, task) for task in range(3)}
@@ -223,6 +211,31 @@ def test_graphs_and_ragged_fields_are_drawn(ragged, tmp_path):
     assert np.isnan(fan.values[0]).all()
     assert fan.values[5, :5].tolist() == [0, 1, 2, 3, 4]
     assert write_plot(ragged, tmp_path / "ragged.png", request("graphs")).stat().st_size > 10_000
+
+
+def test_items_that_are_images_or_numbers_are_counted_and_neither_drawn_nor_ordered_by(tmp_path):
+    fields = (
+        PlannedField(name="energy"),
+        PlannedField(name="photo", kind="image", shape=(4, 5)),
+        PlannedField(name="hits", ragged=True),
+        PlannedField(name="frames", kind="image", ragged=True, shape=(4, 5)),
+    )
+    study = make_study(tmp_path / "w", num=4, fields=fields)
+    tasks = np.arange(4)
+    outputs = {
+        "energy": 100.0 + tasks,
+        "photo": np.ones((4, 4, 5)) * tasks[:, None, None],
+        "hits": item_rows([1e3 ** np.arange(task + 1.0) for task in tasks], 4),
+        "frames": item_rows([np.ones((task, 4, 5)) for task in tasks], 4),
+    }
+    assert not study.collect(0, 4, outputs=outputs)
+    with merlin.open_shards(study.finish()) as ens:
+        sections = {section.key: section.draw.args[0] for section in make_sections(ens, request())}
+        assert [row.field for row in sections["images"].rows] == ["photo"]
+        assert sections["images"].ordered_by == "energy"
+        assert [q.name for q in sections["ragged"].quantities] == ["hits", "frames"]
+        with pytest.raises(UsageError, match="no images to draw among the fields named"):
+            make_sections(ens, request("images", fields=("frames",)))
 
 
 # the page

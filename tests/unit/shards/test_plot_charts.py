@@ -178,6 +178,19 @@ def test_bytes_in_three_channels_are_true_colours():
     assert len(pictures.views_of(image((6, 8, 3), channels=("red", "green", "blue")))) == 1
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"ragged": True},
+        {"ragged": True, "layout": "hwc", "axes": ("item", "y", "x", "channel")},
+        {"kind": "series"},
+        {"kind": "of a later version", "layout": "hwc"},
+    ],
+)
+def test_fields_that_are_no_pictures_have_no_views(said):
+    assert pictures.views_of(image((6, 8, 3), **said)) == []
+
+
 @given(st.integers(1, 40), st.integers(1, 40))
 def test_shrinking_keeps_the_mean_of_whole_blocks(height, width):
     picture = rng.random((height, width))

@@ -118,6 +118,24 @@ def files_up_to(size: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_best_one_that_cannot_be_kept_leaves_the_checkpoint(tmp_path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    notes: list[str] = []
+    checkpoints = Checkpoints(tmp_path, 2, notes.append)
+    assert checkpoints.save(STATE, 7, best=True)
+    monkeypatch.setattr("merlin.train.checkpoint.link_or_copy", full)
+    assert not checkpoints.save(STATE, 9, best=True)
+    what = "the checkpoint of step 9 is there, and could not be kept as the best: No space left on device"
+    assert notes == [f"{what}; the best one of before stays"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best.1",
+        "step_00000007.1",
+        "step_00000009.1",
+    ]
+
+
 def test_tensors_that_cannot_be_written_cost_a_checkpoint_and_a_note(tmp_path) -> None:
     notes: list[str] = []
     checkpoints = Checkpoints(tmp_path, 2, notes.append)

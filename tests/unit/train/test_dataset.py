@@ -15,6 +15,8 @@ from train_study import FIELDS, IDS, inputs_of, make_data, mesh_of, track_of, va
 
 import merlin
 from merlin.errors import NotADataSetError, UsageError
+from merlin.plan.plan import PlannedField
+from merlin.shards.writing.outputs import item_rows
 from merlin.train import Partition, ShardDataset
 
 NUM = len(IDS)
@@ -301,3 +303,16 @@ def test_complex_scalars_are_not_stacked(tmp_path):
     batch = dataset[[3, 1]]
     np.testing.assert_array_equal(batch["wave"].numpy(), IDS[[3, 1]] + 1j)
     np.testing.assert_array_equal(batch["scalars"].numpy(), IDS[[3, 1], None] + 1.0)
+
+
+def test_fields_of_any_number_of_numbers_are_not_stacked(tmp_path):
+    def outputs(ids):
+        return {"energy": ids + 1.0, "hits": item_rows([np.full(i % 3, float(i)) for i in ids], len(ids))}
+
+    fields = (FIELDS[0], PlannedField(name="hits", ragged=True))
+    data = make_data(tmp_path / "w", fields=fields, outputs=outputs)
+    batch = ShardDataset(data, stack_scalars=True)[[3, 1]]
+    assert (batch["scalars"].shape, batch["hits.offsets"].tolist()) == ((2, 1), [0, 1, 3])
+    assert batch["hits"].tolist() == [4.0, 2.0, 2.0]
+    with pytest.raises(UsageError, match="no scalar 'hits' among the fields chosen; there are: energy"):
+        ShardDataset(data, stack_scalars=["hits"])

@@ -135,6 +135,27 @@ def test_metrics_on_a_full_disk_cost_one_note_and_nothing_of_tensorboard(tmp_pat
     assert notes == [f"{tmp_path / 'metrics.jsonl'} cannot be written: No space left on device"]
 
 
+class Careless(EventLog):
+    """A log that relies on having been opened."""
+
+    name = "careless"
+
+    def _open(self, step: int) -> None:
+        self._file = self._path.open("a")
+
+    def _write(self, event: Event) -> None:
+        self._file.write(event.kind)
+
+    def _close(self) -> None:
+        self._file.close()
+
+
+def test_a_log_that_cannot_be_opened_stays_closed(tmp_path: Path) -> None:
+    notes: list[str] = []
+    log_all(Careless(tmp_path / "missing", 0, notes.append), *every_event(10))
+    assert len(notes) == 1
+
+
 def test_metrics_that_cannot_be_opened_cost_one_note(tmp_path: Path) -> None:
     notes: list[str] = []
     log_all(MetricsLog(tmp_path / "missing", 0, notes.append), *every_event(10))

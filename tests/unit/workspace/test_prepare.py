@@ -265,24 +265,24 @@ def test_a_version_that_does_not_exist_leaves_no_clone(spec_of, tmp_path, reposi
 
 @NEEDS_GIT
 def test_a_clone_that_has_no_room_is_refused_by_its_name(spec_of, tmp_path, repository, monkeypatch):
-    flush = os.fsync
+    rename = os.rename
 
-    def full(descriptor):
-        if "/clones/" in os.readlink(f"/proc/self/fd/{descriptor}"):
+    def full(old, new):
+        if "/clones/" in str(old):
             raise OSError(28, "No space left on device")
-        flush(descriptor)
+        rename(old, new)
 
     git = f"{{name: CODE, path: clones, url: {repository}}}"
     study = 'study: [{name: a, description: d, run: {cmd: "ls $(CODE)"}}]'
     spec = spec_of(f"env: {{dependencies: {{git: [{git}]}}}}", study, "merlin: {}")
     with monkeypatch.context() as patch:
-        patch.setattr("os.fsync", full)
-        with pytest.raises(SpecError, match=f"{tmp_path}/clones/CODE cannot be written: No space left"):
+        patch.setattr("os.rename", full)
+        with pytest.raises(SpecError, match=f"{tmp_path}/clones/CODE: No space left on device; make room"):
             prepare_study(spec)
     assert list((tmp_path / "clones").iterdir()) == []
     (tmp_path / "clones").rmdir()
     (tmp_path / "clones").write_text("a file")
-    with pytest.raises(SpecError, match=f"{tmp_path}/clones/CODE cannot be written: "):
+    with pytest.raises(SpecError, match=f"{tmp_path}/clones: File exists; mend that"):
         prepare_study(spec)
 
 
