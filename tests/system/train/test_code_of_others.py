@@ -146,7 +146,9 @@ def test_weights_that_are_a_program_are_damaged(run: RunDirectory, here: Path, c
     torch.save({"pickle": {"format": Bomb(here / "called")}, "list": [], "nothing": {}}[content], made)
     (theirs / "best/model.pt").write_bytes(made.getvalue())
     assert zipfile.is_zipfile(theirs / "best/model.pt")
-    with pytest.raises(CheckpointError, match=r"is damaged|does not say its format|nothing of it was run") as error:
+    with pytest.raises(
+        CheckpointError, match=r"is damaged|does not say its format|nothing of it was run"
+    ) as error:
         load_surrogate(theirs, device="cpu")
     assert "weights_only" not in str(error.value)  # torch tells people to switch the protection off
     assert not (here / "called").exists()
