@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from merlin.config.load import find_config
 from merlin.errors import ConfigError, ExecutionError, WorkspaceError, command_line
 from merlin.ledger.replay import replay
 from merlin.plan.reopen import NOTHING, Again
 from merlin.status.live import holder_of
 from merlin.status.snapshot import is_published, take_snapshot
-from merlin.views.live import ask_workers
 from merlin.workspace.directory import Workspace, shown_together
 
 
@@ -35,6 +33,9 @@ def refuse_published(workspace: Workspace, note: Callable[[str], None]) -> None:
     """
     if not is_published(replay(workspace.ledger_dir, workspace.plan)):
         return
+    from merlin.config.load import find_config  # with all that servers need, and most studies need none
+    from merlin.views.live import ask_workers
+
     try:
         config = find_config()
         workers = None if config is None else ask_workers(workspace, config)

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from merlin.base.ranges import distinct
 from merlin.errors import LedgerError
 from merlin.ledger.entries import LedgerEntry
 from merlin.ledger.format import (
@@ -238,7 +239,7 @@ class _Names:
     ) -> NDArray[np.int32]:
         """The number of the name at each place."""
         found = np.empty(len(places), np.int32)
-        for length in np.unique(lengths).tolist():
+        for length in distinct(lengths).tolist():
             rows = np.flatnonzero(lengths == length)
             if not length:
                 found[rows] = self._number("")

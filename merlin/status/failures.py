@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from merlin.base.ranges import Range, merged
+from merlin.base.ranges import Range, distinct, merged
 from merlin.errors import SamplesError, WorkspaceError, command_line
 from merlin.ledger.encode import FailureTable, failure_table
 from merlin.ledger.replay import LedgerEntry, Ranges, Replay, replay
@@ -167,7 +167,7 @@ def _add(
 ) -> None:
     tasks, codes = table.tasks[keep], table.exit_codes[keep]
     kinds = table.cause_indices[keep].astype(np.int64) << 16 | codes.astype(np.uint16)
-    for kind in np.unique(kinds).tolist():
+    for kind in distinct(kinds).tolist():
         cause, signature = table.causes[kind >> 16]
         these = tasks[kinds == kind]
         code = int(codes[kinds == kind][0])

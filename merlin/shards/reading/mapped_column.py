@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.ranges import distinct
 from merlin.errors import ShardError, command_line
 from merlin.shards.reading.address_range import PAGE, AddressRange
 from merlin.shards.reading.shard_file import Contiguous, ReplacedError, ShardFile
@@ -70,7 +71,7 @@ class MappedColumn:
         """Place the parts of `shards` (n,) that are not there yet; False if this column cannot be read this way."""
         if not self._num_missing:
             return True
-        for shard in np.unique(shards[~self._is_placed[shards]]).tolist():
+        for shard in distinct(shards[~self._is_placed[shards]]).tolist():
             with self._lock:
                 self.is_usable = self.is_usable and (self._is_placed[shard] or self._place(shard))
         return self.is_usable

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
-from merlin.base.ranges import Ranges, to_ranges
+from merlin.base.ranges import Ranges, distinct, to_ranges
 from merlin.errors import MerlinError
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet, SourceInfo, source_workspace
@@ -104,7 +104,7 @@ def _parameters(data: DataSet, sources: Array, label: str, path: str) -> Array:
 
 def _inputs(data: DataSet, sources: Array, tasks: Array, labels: Mapping[str, str]) -> dict[str, Array]:
     found: dict[str, Array] = {}
-    for number in np.unique(sources).tolist():
+    for number in distinct(sources).tolist():
         mine = sources == number
         inputs = task_inputs(data, data.sources[number], tasks[mine])
         if not set(labels.values()) <= inputs.keys():

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.ranges import distinct
 from merlin.shards.format.aligned import aligned_empty, copy_rows
 from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.reading.address_range import is_supported, map_limit
@@ -210,7 +211,7 @@ class Store:
     def _through_library(self, path: str, shard: int, rows: int, local: Array, out: Array, at: Array) -> None:
         """Read each touched chunk once."""
         chunks = local // rows
-        for chunk in np.unique(chunks).tolist():
+        for chunk in distinct(chunks).tolist():
             block = self.files.read_library(shard, path, chunk * rows, (chunk + 1) * rows)
             mine = chunks == chunk
             out[at[mine]] = block[local[mine] - chunk * rows]

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from merlin.base.ranges import Ranges, numbers, to_ranges, total
+from merlin.base.ranges import Ranges, distinct, numbers, to_ranges, total
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine
@@ -190,7 +190,7 @@ class _Todo:
 
     def _get_ready(self, shard: int) -> None:
         state = self._open[shard]
-        failed = {cause: to_ranges(np.unique(np.array(rows))) for cause, rows in state.causes.items()}
+        failed = {cause: to_ranges(distinct(np.array(rows))) for cause, rows in state.causes.items()}
         absent = to_ranges(numbers(r for ranges in (state.absent, *failed.values()) for r in ranges))
         self._ready.append(PackJob(state.share, shard, absent, failed, state.origins))
 

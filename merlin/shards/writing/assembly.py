@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from merlin.base.ranges import format_ranges, to_ranges
+from merlin.base.ranges import distinct, format_ranges, to_ranges
 from merlin.errors import ShardError, command_line
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.shards.evidence.previous import previous_rows
@@ -217,7 +217,7 @@ class Assembly:
     def attempts(self) -> Array:
         """(n,) int32: which attempt made each row."""
         found = np.zeros(len(self.rows), dtype="<i4")
-        for number in np.unique(self._source_of).tolist():
+        for number in distinct(self._source_of).tolist():
             mine = self._source_of == number
             found[mine] = self._sources[number].attempts[self._position[mine]]
         return found
@@ -241,7 +241,7 @@ class Assembly:
         lengths = np.zeros(len(self.rows), dtype=np.int64)
         first_items = np.zeros(len(self._starts), dtype=np.int64)  # in the source, of each stretch
         runs_of = self._source_of[self._starts]
-        for number in np.unique(runs_of).tolist():
+        for number in distinct(runs_of).tolist():
             begins = self._sources[number].offsets(name)
             mine = self._source_of == number
             at = self._position[mine]

@@ -19,7 +19,7 @@ import h5py
 import numpy as np
 
 from merlin.base.field import TEXT_DTYPE
-from merlin.base.ranges import mark
+from merlin.base.ranges import distinct, mark
 from merlin.errors import ShardError
 from merlin.ledger.replay import Replay
 from merlin.plan.cleanup import needed_by
@@ -94,7 +94,7 @@ def _clean_shard(workspace: Workspace, aggregate: StepInstance, info: ShardInfo,
 def _directories(workspace: Workspace, rows: RowMap, held: Array, allowed: Allowed) -> Iterator[str]:
     """The directories of the rows that are still there and may go."""
     which, tasks = rows.locate(held)
-    for index in np.unique(which).tolist():
+    for index in distinct(which).tolist():
         source = workspace.instance(rows.aggregate.sources[index])
         if source.kind is not StepKind.CMD:
             continue

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import TEMPORARY_SUFFIX
-from merlin.base.ranges import Ranges, numbers, to_ranges, total
+from merlin.base.ranges import Ranges, distinct, numbers, to_ranges, total
 from merlin.errors import ShardError
 from merlin.ledger.replay import Replay
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance
@@ -322,6 +322,6 @@ def _failures(workspace: Workspace, failures: Iterable[tuple[str, int, str]]) ->
         groups.setdefault(key, []).append(task)
     found = []
     for (source, cause), tasks in sorted(groups.items(), key=lambda item: -len(item[1])):
-        ranges = to_ranges(np.unique(np.array(tasks, dtype=np.int64)))
+        ranges = to_ranges(distinct(np.array(tasks, dtype=np.int64)))
         found.append(FailedTasks(source, cause, total(ranges), ranges, workspace.member))
     return found

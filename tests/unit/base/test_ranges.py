@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.base.ranges import (
+    distinct,
     format_ranges,
     mark,
     merged,
@@ -78,6 +79,13 @@ def test_ranges_mark_the_entries_of_a_mask(ranges, first):
     assert set((first + np.flatnonzero(mask)).tolist()) == members(ranges) & set(range(first, first + 20))
     mark(mask, ranges, first, False)
     assert not mask.any()
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct_values_are_those_of_numpy(values):
+    given = np.array(values, dtype=np.int64)
+    assert np.array_equal(distinct(given), np.unique(given)) and distinct(given).dtype == given.dtype
+    assert given.tolist() == values
 
 
 @pytest.mark.parametrize(
