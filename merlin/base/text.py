@@ -52,3 +52,8 @@ def rate(per_second: float | None) -> str:
 def printable(text: str) -> str:
     """The text without what a terminal would act on; tabs become blanks."""
     return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n").expandtabs())
+
+
+def short_name(worker: str) -> str:
+    """The name of a worker as people write it, without Celery's prefix."""
+    return worker.removeprefix("celery@")

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Protocol, TypeVar
 
-from merlin.base.text import count, duration, printable
+from merlin.base.text import count, duration, printable, short_name
 from merlin.cli.advice import reconciled, shown_inputs
 from merlin.cli.output import plain, print_json
 from merlin.plan.outcome_counts import Outcomes, summed
@@ -157,7 +157,7 @@ def _try(each: Try) -> str:
     code = f", exit code {each.exit_code}" if each.exit_code else ""
     again = f", after {count(each.tries, 'wish', 'wishes')} to run again" if each.tries else ""
     number = f", attempt {each.attempt}" if each.attempt > 1 else ""
-    where = f"on {each.host} ({each.worker.removeprefix('celery@')})"
+    where = f"on {each.host} ({short_name(each.worker)})"
     return f"{each.outcome} {where} in {duration(each.seconds)}{code}{again}{number}"
 
 

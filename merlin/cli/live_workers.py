@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from merlin.base.text import count, duration
+from merlin.base.text import count, duration, short_name
 from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.config.load import require_config
 from merlin.config.model import Config
 from merlin.execution.distributed.control import has_died
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.execution.distributed.worker_names import short_name
 from merlin.views.servers import open_registry
 from merlin.views.workers import choose_workers, make_filter
 
@@ -60,7 +59,7 @@ def _allocation(worker: WorkerInfo) -> tuple[object, ...]:
 
 
 def _named(worker: WorkerInfo) -> str:
-    return f"{short_name(worker)} (pid {worker.pid} on {worker.host})"
+    return f"{short_name(worker.name)} (pid {worker.pid} on {worker.host})"
 
 
 def _row(worker: WorkerInfo, config: Config) -> tuple[object, ...]:
@@ -68,7 +67,7 @@ def _row(worker: WorkerInfo, config: Config) -> tuple[object, ...]:
     shown = [f"{chunk.instance} [{chunk.lo}, {chunk.hi})" for chunk in worker.running]
     more = f" and {len(shown) - 2} more" if len(shown) > 2 else ""
     queues = ", ".join(config.display_queue(queue) for queue in worker.queues)
-    place = (short_name(worker), worker.host, worker.pid, queues, worker.concurrency)
+    place = (short_name(worker.name), worker.host, worker.pid, queues, worker.concurrency)
     return (*place, ", ".join(shown[:2]) + more, f"{duration(worker.age_s)} ago")
 
 
@@ -94,7 +93,8 @@ def stop(
         return code
     if found:
         how = "now" if now else "after what runs there"
-        print(f"{count(len(found), 'worker')} told to stop {how}: {', '.join(map(short_name, found))}")
+        names = ", ".join(short_name(worker.name) for worker in found)
+        print(f"{count(len(found), 'worker')} told to stop {how}: {names}")
     else:
         remark(f"no workers {'are alive' if wanted.is_empty else 'pass these filters'}; nothing to stop")
     flush()

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from merlin.base.text import count
+from merlin.base.text import count, short_name
 from merlin.cli.output import print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed.launch import WorkerSelection
 from merlin.execution.distributed.start import Launch, StartedWorker
 from merlin.execution.distributed.wanted_workers import WantedWorkers, start_workers
-from merlin.execution.distributed.worker_names import short_name
 from merlin.views.servers import open_registry, require_reachable
 from merlin.views.workers import workers_here
 
@@ -86,7 +85,7 @@ def _show(started: Sequence[StartedWorker], config: Config, timeout_s: float) ->
     for entry in started:
         for w in entry.alive:
             queues = ", ".join(config.display_queue(q) for q in w.queues)
-            rows.append((short_name(w), w.host, w.pid, w.concurrency, queues, entry.log))
+            rows.append((short_name(w.name), w.host, w.pid, w.concurrency, queues, entry.log))
     if rows:
         print_table(("worker", "host", "pid", "at once", "queues", "log"), rows, right=("pid", "at once"))
         print(f"\n{count(len(rows), 'worker')} started")

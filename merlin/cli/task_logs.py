@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from merlin.base.text import short_name
 from merlin.cli.output import print_json, remark
 from merlin.views.live import live_study
 from merlin.views.logs import FailureLogs, LogFile, TaskLog, TaskLogs
@@ -83,7 +84,7 @@ def heading(log: TaskLog) -> str:
     """ "sim/P.1, sample 17: failed on node7 (w3), exit code 3"."""
     what = f"sample {log.sample_id}" if log.sample_id is not None else f"task {log.task}"
     name = f"{log.extension}/{log.instance}" if log.extension else log.instance
-    where = f" on {log.host} ({log.worker.removeprefix('celery@')})" if log.host else ""
+    where = f" on {log.host} ({short_name(log.worker)})" if log.host else ""
     return f"{name}, {what}: {log.outcome}{where}{f', {log.cause}' if log.cause else ''}"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from merlin.base.text import short_name
 from merlin.cli.output import is_terminal, plain, print_json, remark
 from merlin.cli.status_dump import add_to_dump
 from merlin.errors import ConfigError, ExecutionError
@@ -107,7 +108,7 @@ def _cells(row: TaskRow) -> dict[str, str]:
         "return code": row.return_code,
         "seconds": "" if row.started is None or row.status == "RUNNING" else f"{row.seconds:.3f}",
         "restarts": f"{row.restarts}" if row.restarts else "",
-        "worker": row.worker.removeprefix("celery@"),
+        "worker": short_name(row.worker),
         "queue": row.task_queue,
         "parameters": _parameters(row),
     }

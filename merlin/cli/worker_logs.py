@@ -8,6 +8,7 @@ import time
 from difflib import get_close_matches
 from pathlib import Path
 
+from merlin.base.text import short_name
 from merlin.batch.job_records import JobRecords
 from merlin.cli.output import print_json, print_table, remark
 from merlin.errors import UsageError
@@ -29,7 +30,7 @@ def show_log(place: Path | None, worker: str, job: str, follow: bool, as_json: b
     if not worker and not job:
         _list(logs, outputs, as_json)
         return
-    worker = worker.removeprefix("celery@").removesuffix(f".{socket.gethostname()}")
+    worker = short_name(worker).removesuffix(f".{socket.gethostname()}")
     path = _found(worker, logs, "worker") if worker else _found(job, outputs, "job")
     if as_json:
         print_json({"log": path, "exit_code": 0})

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.text import short_name
 from merlin.errors import UsageError
 from merlin.ledger.columns import TaskColumns, task_columns
 from merlin.ledger.format import Writer
@@ -174,10 +175,10 @@ def _is_named(worker: str, names: Iterable[str]) -> bool:
 
     A name may also be a regular expression for the whole name of the process, as in upstream.
     """
-    name = worker.removeprefix("celery@")
+    name = short_name(worker)
     return any(
         name == wanted or re.match(rf"{re.escape(wanted)}(-\d+)?\.", name) or _matches(wanted, name)
-        for wanted in (n.removeprefix("celery@") for n in names)
+        for wanted in (short_name(n) for n in names)
     )
 
 

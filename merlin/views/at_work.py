@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from merlin.base.text import short_name
 from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import ConfigError, ExecutionError, command_line
 from merlin.execution.distributed.queues import queue_depths
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.execution.distributed.worker_names import short_name
 from merlin.views.queues import open_queues, served_queues
 from merlin.views.servers import open_registry
 
@@ -87,7 +87,7 @@ def worker_line(
     """A worker as it is shown; `steps`: (study id, step instance) -> step."""
     known = steps or {}
     return WorkerLine(
-        name=short_name(info),
+        name=short_name(info.name),
         host=info.host,
         node=info.node,
         queues=tuple(sorted(served_queues(info, config))),

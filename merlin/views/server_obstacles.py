@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from merlin import __version__
-from merlin.base.text import count, duration
+from merlin.base.text import count, duration, short_name
 from merlin.errors import command_line
 from merlin.execution.distributed.registry import BEAT_S, RunningChunk, WorkerInfo
 from merlin.plan.bad_nodes import why_quarantined
@@ -89,7 +89,7 @@ def _of_versions(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
     others: dict[str, list[str]] = {}
     for worker in _serving(facts, servers):
         if worker.version != __version__:
-            others.setdefault(worker.version, []).append(worker.name.removeprefix("celery@"))
+            others.setdefault(worker.version, []).append(short_name(worker.name))
     for version, names in others.items():
         yield Obstacle(
             what=f"{', '.join(names[:MAX_NAMED])}{' and others' if len(names) > MAX_NAMED else ''} "
@@ -117,7 +117,7 @@ def _of_leases(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
 
 
 def _of_silence(each: Handed) -> str:
-    name = each.worker.removeprefix("celery@")
+    name = short_name(each.worker)
     left = duration(max(0.0, each.left_s))
     hangs = command_line("stop-workers", "--workers", name, "--now")
     return f"if it is dead, its lease ends in {left} and the tasks run again; if it hangs: {hangs}"
@@ -131,7 +131,7 @@ def is_silent(worker: WorkerInfo | None) -> bool:
 def describe_lease(each: Handed, servers: OnServers, now: float) -> str:
     """Who holds which tasks, and since when."""
     worker, chunk = servers.worker(each.worker), each.chunk
-    name = each.worker.removeprefix("celery@")
+    name = short_name(each.worker)
     where = f" on {worker.host}" if worker is not None else ""
     heard = ""
     if worker is None:

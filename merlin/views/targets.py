@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Literal
 
+from merlin.base.text import short_name
 from merlin.errors import UsageError
 from merlin.views.study_facts import StudyFacts
 from merlin.views.worker_story import known_workers
@@ -22,7 +23,7 @@ def kind_of(members: Sequence[Workspace], word: str) -> Literal["step", "sample"
 def worker_named(members: Sequence[StudyFacts], word: str) -> str:
     """The full name of a worker. Raises UsageError for a word that names no worker, and so nothing of the study."""
     workers = known_workers(members)
-    name = word.removeprefix("celery@")
+    name = short_name(word)
     if name in workers:
         return name
     longer = sorted((each for each in workers if each.startswith(f"{name}.")), key=len)

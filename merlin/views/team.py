@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from merlin.base.text import short_name
 from merlin.status.live import holder_of
 from merlin.status.snapshot import EXECUTOR
 from merlin.views.at_work import WorkerLine, worker_line
@@ -55,6 +56,6 @@ def _of_servers(members: Sequence[Member], servers: ServerFacts) -> Team:
     owners = (servers.held[m.plan.study_id].owner for m in members if m.plan.study_id in servers.held)
     return Team(
         executor="workers",
-        owner=next((owner.removeprefix("celery@") for owner in owners if owner), ""),
+        owner=next((short_name(owner) for owner in owners if owner), ""),
         workers=tuple(worker_line(worker, servers.config, steps) for worker in ours),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from merlin.base.text import short_name
 from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import installed, to_ask
@@ -16,7 +17,6 @@ from merlin.config.reach import is_loopback
 from merlin.errors import MerlinError, UsageError, command_line
 from merlin.execution.distributed.registry import StudyInfo, WorkerInfo
 from merlin.execution.distributed.worker_jobs import PREFIX, unexported
-from merlin.execution.distributed.worker_names import short_name
 from merlin.execution.job_counts import StepJobCounts, count_jobs
 from merlin.execution.job_folder import all_jobs
 from merlin.views.servers import require_reachable
@@ -115,6 +115,6 @@ def job_line(job: Job, scheduler: str, workers: Iterable[WorkerInfo], now: float
         num_nodes=job.num_nodes,
         hosts=tuple(job.hosts),
         left_s=None if job.ends is None else max(0.0, job.ends - now),
-        workers=tuple(short_name(worker) for worker in inside),
+        workers=tuple(short_name(worker.name) for worker in inside),
         num_chunks=sum(len(worker.running) for worker in inside),
     )

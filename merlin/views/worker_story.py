@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct, field
 
 from merlin import __version__
-from merlin.base.text import count, duration
+from merlin.base.text import count, duration, short_name
 from merlin.batch.walltime import as_clock
 from merlin.errors import command_line
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
@@ -60,9 +60,11 @@ def known_workers(members: Sequence[StudyFacts]) -> list[str]:
     names: dict[str, None] = {}
     for facts in members:
         if facts.servers is not None:
-            names |= dict.fromkeys(_short(worker.name) for worker in facts.servers.workers)
+            names |= dict.fromkeys(short_name(worker.name) for worker in facts.servers.workers)
         writers = (w for s in facts.state.segments if s.header for w in s.header.writers)
-        names |= dict.fromkeys(_short(writer.worker) for writer in writers if writer.worker != "controller")
+        names |= dict.fromkeys(
+            short_name(writer.worker) for writer in writers if writer.worker != "controller"
+        )
     return list(names)
 
 
@@ -93,14 +95,10 @@ def worker_story(members: Sequence[StudyFacts], name: str) -> WorkerStory:
     )
 
 
-def _short(name: str) -> str:
-    return name.removeprefix("celery@")
-
-
 def _registered(servers: OnServers | None, name: str) -> WorkerInfo | None:
     if servers is None:
         return None
-    return next((worker for worker in servers.workers if _short(worker.name) == name), None)
+    return next((worker for worker in servers.workers if short_name(worker.name) == name), None)
 
 
 def _done(members: Sequence[StudyFacts], name: str) -> tuple[Done, str]:
@@ -112,7 +110,7 @@ def _done(members: Sequence[StudyFacts], name: str) -> tuple[Done, str]:
     for facts in members:
         for entry in facts.state.entries():
             writer, header = entry.writer, entry.header
-            if _short(writer.worker) != name and not _short(writer.worker).startswith(f"{name}."):
+            if short_name(writer.worker) != name and not short_name(writer.worker).startswith(f"{name}."):
                 continue
             host = writer.host
             chunks += 1
@@ -179,7 +177,7 @@ def _why_idle(facts: StudyFacts, servers: OnServers, worker: WorkerInfo) -> Iter
 
 
 def _log_name(worker: WorkerInfo) -> str:
-    return _short(worker.name).removesuffix(f".{worker.host}")
+    return short_name(worker.name).removesuffix(f".{worker.host}")
 
 
 def _busy(facts: StudyFacts, worker: WorkerInfo) -> Obstacle:

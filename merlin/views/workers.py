@@ -11,12 +11,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from merlin.base.processes import read_process
+from merlin.base.text import short_name
 from merlin.config.model import Config
 from merlin.errors import UsageError, WorkspaceError
 from merlin.execution.distributed.launch import Queues, plain_queue, queues_by_step, queues_of
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import WorkerInfo
-from merlin.execution.distributed.worker_names import short_name
 from merlin.spec.load import load_spec
 from merlin.spec.model import Document
 from merlin.views.queues import served_queues
@@ -60,7 +60,7 @@ def choose_workers(
             return True
         # the name alone will not do: many studies have a default_worker
         return any(pattern.search(worker.name) for pattern in patterns) or any(
-            re.match(rf"{re.escape(name)}(-\d+)?\.", short_name(worker)) and served & set(of_spec)
+            re.match(rf"{re.escape(name)}(-\d+)?\.", short_name(worker.name)) and served & set(of_spec)
             for name, of_spec in (wanted.spec or {}).items()
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from merlin.base.files import absolute_path
-from merlin.base.text import count
+from merlin.base.text import count, short_name
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import json_option, named_workspace_argument, steps_option
 from merlin.cli.output import flush, print_json, remark
@@ -120,7 +120,7 @@ def _listed(running: Sequence[LiveChunk]) -> str:
 
 def _line(chunk: LiveChunk) -> str:
     """A chunk; if its worker does not answer, with the warning that the chunk may still run."""
-    worker = chunk.worker.removeprefix("celery@")
+    worker = short_name(chunk.worker)
     doubt = ""
     if chunk.silent_s is not None:
         doubt = f": not heard of for {chunk.silent_s:.0f} s, it may still run on {chunk.host}"

@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from merlin.base.text import printable, size
+from merlin.base.text import printable, short_name, size
 from merlin.cli.outcome_bar import COLOURS
 from merlin.cli.watching import words
 from merlin.cli.watching.cells import cell, pieces
@@ -153,7 +153,7 @@ def _best(task: OneTask) -> str:
 
 def _facts(task: OneTask) -> words.Pieces:
     number = f"sample {task.sample_id:,}" if task.sample_id is not None else f"task {task.task:,}"
-    where = " on ".join(part for part in (task.worker.removeprefix("celery@"), task.host) if part)
+    where = " on ".join(part for part in (short_name(task.worker), task.host) if part)
     ended = f"exit code {task.exit_code}, {task.seconds:.3f} s" if task.outcome in ("ok", "failed") else ""
     tries = f"{task.tries + 1} tries" if task.tries else ""
     return [

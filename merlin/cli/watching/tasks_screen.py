@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input
 
+from merlin.base.text import short_name
 from merlin.cli.watching.cells import cell, pieces
 from merlin.cli.watching.followed import FollowingApp, OpenTask
 from merlin.cli.watching.line import Line
@@ -173,5 +174,5 @@ def _row(row: TaskRow) -> tuple[Text, ...]:
         cell(row.status, _COLOURS.get(row.status, "")),
         cell(row.exit_code if has_ended else "", right=True),
         cell(f"{row.seconds:.3f}" if has_ended else "", right=True),
-        cell(row.worker.removeprefix("celery@")),
+        cell(short_name(row.worker)),
     )

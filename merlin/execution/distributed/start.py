@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from merlin.base.text import short_name
 from merlin.errors import ExecutionError
 from merlin.execution.distributed.node_workers import PASSED_ON
 from merlin.execution.shell import read_tail
@@ -128,7 +129,7 @@ def reports_of(entry: StartedWorker, reported: Sequence[WorkerInfo]) -> list[Wor
     return [
         w
         for w in reported
-        if w.name.removeprefix("celery@").startswith(starts)
+        if short_name(w.name).startswith(starts)
         and (w.name, w.pid) not in entry.before
         and (not entry.job or w.job == entry.job)
     ]

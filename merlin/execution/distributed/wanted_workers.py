@@ -12,6 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.text import short_name
 from merlin.batch.contract import Allocation
 from merlin.batch.cores import usable_cores
 from merlin.batch.environment import without
@@ -32,7 +33,6 @@ from merlin.execution.distributed.start import (
     start,
     wait_until_alive,
 )
-from merlin.execution.distributed.worker_names import short_name
 from merlin.spec.model import Document
 
 
@@ -94,10 +94,10 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
             hosts=self.allocation.hosts if self.allocation and not self.rank else (),
             steps=self.request.steps,
             nodes=self.request.nodes,
-            served={launch.plain_queue(config, q): short_name(w) for w in alive for q in w.queues},
+            served={launch.plain_queue(config, q): short_name(w.name) for w in alive for q in w.queues},
             environment=environment,
         )
-        taken = {short_name(worker).removesuffix(f".{host}") for worker in alive}
+        taken = {short_name(worker.name).removesuffix(f".{host}") for worker in alive}
         named = []
         for worker in selection.start:
             named.append(launch.with_free_name(worker, taken))

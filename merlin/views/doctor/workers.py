@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from merlin import __version__
 from merlin.base.files import was_removed
-from merlin.base.text import count
+from merlin.base.text import count, short_name
 from merlin.batch.registry import installed
 from merlin.config.model import Config
 from merlin.errors import ExecutionError, command_line
@@ -71,7 +71,7 @@ def judge_workers(
         start = "; ".join(command_line("run-workers", workspace) for workspace in studies[:3])
         jobs = f", or in batch jobs: {command_line('workers', 'submit', studies[0])}" if has_scheduler else ""
         hints.append(f"studies wait, and no worker is alive; start some: {start}{jobs}")
-    if silent := [worker.name.removeprefix("celery@") for worker in workers if not worker.is_alive]:
+    if silent := [short_name(worker.name) for worker in workers if not worker.is_alive]:
         more = f" and {len(silent) - MAX_NAMES:,} more" if len(silent) > MAX_NAMES else ""
         hints.append(f"silent: {', '.join(silent[:MAX_NAMES])}{more}; their work waits for other workers")
     detail = f"{len(alive)} alive on {count(num_hosts, 'host')}, {count(len(studies), 'open study', 'open studies')}"
