@@ -284,9 +284,12 @@ class Ownership:
             self._workforce.stop(now=bool(is_over))
 
     def _quarantine(self, node: str) -> None:
-        """Take everything from the workers of a node. What failed there runs again."""
+        """Take everything from the workers of a node. What failed there runs again.
+
+        They may take what nobody has taken yet at this very moment, so that is taken back, too.
+        """
         names = self._workforce.names_on(node)
-        held = [offer.lease for offer in self._mailbox.offers() if offer.worker in names]
+        held = [offer.lease for offer in self._mailbox.offers() if not offer.worker or offer.worker in names]
         self._mailbox.void(held)
         taken: dict[str, list[Range]] = {}
         for chunk in filter(None, map(self.owner.scheduler.held, held)):

@@ -142,6 +142,29 @@ def test_failures_of_a_process_that_died_afterwards_stop_the_study(make: Make) -
     assert owner.is_over
 
 
+def test_a_failure_on_a_bad_node_that_took_its_chunk_just_then_runs_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(step("sim", 4))
+    hands = Hands(cluster)
+    owner = own(cluster)
+    owner.offer()
+    offers = owner._mailbox.offers
+
+    def taken_meanwhile() -> list[Offer]:
+        found = offers()
+        for chunk in hands.take():
+            hands.commit(chunk, Outcome.FAILED)
+        return found
+
+    monkeypatch.setattr(owner._mailbox, "offers", taken_meanwhile)
+    monkeypatch.setattr(owner._workforce, "names_on", lambda node: {"w"})
+    owner.owner.bad_nodes.quarantined["bad"] = "sim"
+    owner._quarantine("bad")
+    owner._write()
+    assert cluster.outcomes() == {}
+
+
 def test_a_death_counts_once_however_often_it_is_heard_of(make: Make) -> None:
     """The ledger has it already, and the server does not know yet that its letter was dealt with."""
     cluster = make(step("sim", 1, crash_limit=3))
