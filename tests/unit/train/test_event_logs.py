@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.tensorboard import SummaryWriter
+from train_events import losses
 
 from merlin.train.event_log import EventLog
 from merlin.train.events import (
     CheckpointSaved,
     Event,
-    LossesTaken,
     RoundPlayed,
     RunEnded,
     StepDone,
@@ -26,17 +26,6 @@ from merlin.train.metrics_log import MetricsLog, read_metrics
 from merlin.train.process import LOGS
 from merlin.train.progress import LoopProgress
 from merlin.train.tensorboard_log import TensorBoardLog
-
-
-def losses(step: int, loss: float = 0.5) -> LossesTaken:
-    return LossesTaken(
-        step=step,
-        epoch=1.0,
-        progress=LoopProgress(),
-        losses={"loss": loss},
-        lr={"model": 0.1},
-        samples_per_s=9.0,
-    )
 
 
 def every_event(step: int) -> list[Event]:

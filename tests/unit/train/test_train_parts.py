@@ -12,12 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from surrogate_data import make_surrogate_data
+from train_events import losses
 from train_run import last_checkpoint, prepare_run, state_digest, train_run
 
 from merlin.cli.train_display import TrainLines
 from merlin.train.checkpoint import read_checkpoint
 from merlin.train.config import Schedule
-from merlin.train.events import LossesTaken, RunEnded
+from merlin.train.events import RunEnded
 from merlin.train.metrics_log import MetricsLog, read_lines, read_metrics
 from merlin.train.optim import MovingAverage, lr_factor
 from merlin.train.parallel.world import World, choose_device
@@ -127,17 +128,6 @@ def test_what_is_no_number_is_never_better() -> None:
     assert larger.is_better(2.0, 1.0) and not larger.is_better(1.0, 2.0)
     assert not smaller.is_better(float("nan"), None) and not larger.is_better(float("inf"), 1.0)
     assert not smaller.is_better(0.95, 1.0, by=0.1)
-
-
-def losses(step: int, loss: float) -> LossesTaken:
-    return LossesTaken(
-        step=step,
-        epoch=1.0,
-        progress=LoopProgress(),
-        losses={"loss": loss},
-        lr={"model": 0.1},
-        samples_per_s=9.0,
-    )
 
 
 def test_a_metrics_file_is_continued_after_the_checkpoint(tmp_path) -> None:
