@@ -51,5 +51,5 @@ def study_warnings(spec: Spec, workspace: Workspace, *, is_dry: bool = False) ->
     """Warnings for the user about a prepared study: about its samples, and about how its programs start."""
     found = []
     if workspace.plan.samples is not None and not workspace.plan.extension:
-        found += unused_generate(spec, workspace.plan.samples.num)
+        found += unused_generate(spec, workspace.samples())
     return found + launch_warnings(spec, workspace.plan, is_dry=is_dry)

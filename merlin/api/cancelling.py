@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from merlin.base.locks import is_locked_by
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.ledger.replay import replay
 from merlin.status.live import holder_of
@@ -33,7 +34,7 @@ def cancel_on_workers(
     from merlin.execution.job_folder import all_jobs
     from merlin.execution.notices import tell_of_stop
 
-    if all_jobs(study) and not is_published(replay(study.ledger_dir, study.plan)):
+    if all_jobs(study, given_up=True) and not is_published(replay(study.ledger_dir, study.plan)):
         return CancelReport(before=[], after=[], num_jobs=cancel_step_jobs(study, steps))
     report = cancel(study, require_config(), steps)
     if steps is None:
@@ -56,7 +57,7 @@ def stop_run_here(study: Workspace, *, limit_s: float = STOP_S) -> None:
         raise WorkspaceError(f"{study.path} is run {where} (pid {holder.pid}); press Ctrl-C there")
     os.kill(holder.pid, signal.SIGTERM)
     until = time.monotonic() + limit_s
-    while (now := holder_of(study)) is not None and now.pid == holder.pid:
+    while is_locked_by(holder.pid, study.info / "lock"):
         if time.monotonic() > until:
             raise ExecutionError(
                 f"the run of {study.path} by process {holder.pid} does not end; kill that process"

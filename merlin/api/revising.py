@@ -8,14 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
+from msgspec.structs import replace
+
 from merlin.api.cancelling import end_on_workers
 from merlin.api.left_to_run import refuse_running
+from merlin.api.ran_again import reset_what_ran_again
 from merlin.api.revision_moves import moves_of
+from merlin.api.sample_moves import sample_moves
 from merlin.api.updating import MemberUpdate, Update
 from merlin.base.files import file_error, write_text
-from merlin.errors import LedgerError, WorkspaceError
+from merlin.base.ranges import merged, without
+from merlin.base.text import count
+from merlin.errors import LedgerError, WorkspaceError, command_line
 from merlin.execution.conductor import UPDATER
-from merlin.ledger.records import RESET, EventRecord, RangeRecord
+from merlin.ledger.records import RESET, ChunkRecord, EventRecord, RangeRecord
+from merlin.ledger.replay import Replay
 from merlin.ledger.resets import COLLECT_AGAIN, EDITED, resets, taken_from
 from merlin.ledger.segments import write_lineage
 from merlin.ledger.session import next_session
@@ -24,7 +32,16 @@ from merlin.plan.plan_io import plan_to_json
 from merlin.plan.revise_collection import PRESENT
 from merlin.plan.study_variables import runtime_variables
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.workspace.directory import PLAN_NAME, Workspace, extensions, ledger_of, members, revision_dir
+from merlin.workspace.directory import (
+    PLAN_NAME,
+    Workspace,
+    extensions,
+    ledger_of,
+    lock_file,
+    members,
+    revision_dir,
+)
+from merlin.workspace.extend import LOCK_NAME as EXTEND_LOCK
 from merlin.workspace.holding import lock
 from merlin.workspace.new_samples import write_rows
 from merlin.workspace.provenance import find_provenance, write_provenance
@@ -37,6 +54,7 @@ from merlin.workspace.revisions import (
     clear_prepared,
     finish_switch,
     keep_present,
+    note_to_undo,
     write_note,
 )
 
@@ -45,10 +63,12 @@ from merlin.workspace.revisions import (
 def held(study: Workspace) -> Iterator[None]:
     """Hold a study and its extensions, to update it; remove what an interrupted update had prepared.
 
-    Raises WorkspaceError if somebody runs it.
+    Raises WorkspaceError if somebody runs or extends it.
     """
     with ExitStack() as stack:
         stack.enter_context(lock(study))  # finishes an update, which may put extensions aside
+        extended = f"{study.path} is being extended by another command"
+        stack.enter_context(lock_file(study.info / EXTEND_LOCK, extended))
         for member in extensions(study):
             stack.enter_context(lock(member))
         clear_prepared(study)
@@ -64,10 +84,17 @@ def undo_update(study: Workspace, note: Callable[[str], None]) -> RevisionNote:
         refuse_running(members(study))
         end_on_workers(members(study), note)
     with held(study):
+        undone = note_to_undo(study)
         with _as_it_was_if_it_fails(study):
-            undone = begin_undo(study)
+            num_again = reset_what_ran_again(study, undone)
+            begin_undo(study, undone)
         finish_switch(study.path)
-        return undone
+    if num_again:
+        note(
+            f"{count(num_again, 'task')} of revision {undone.base} count as missing now: in revision {undone.number}, "
+            f"they or their sources ran again and ended otherwise; to run them: {command_line('restart', study.path)}"
+        )
+    return undone
 
 
 @contextmanager
@@ -95,7 +122,8 @@ def apply_update(update: Update) -> RevisionNote:
     study = update.study
     changes = [(each.workspace, each.plan, each.change) for each in update.members]
     moves, absent = [], []
-    for move in moves_of(changes, update.number, gone=update.gone, grows=update.grows):
+    of_tasks = moves_of(changes, update.number, gone=update.gone, grows=update.grows)
+    for move in (*of_tasks, *sample_moves(update)):
         if move.is_link or os.path.lexists(study.path / move.source):
             moves.append(move)
         else:
@@ -130,7 +158,7 @@ def _prepare(update: Update, member: MemberUpdate) -> None:
     write_text(folder / PLAN_NAME, plan_to_json(plan))
 
 
-def _records(member: MemberUpdate, number: int) -> Iterator[RangeRecord]:
+def _records(member: MemberUpdate, number: int) -> Iterator[RangeRecord | ChunkRecord]:
     """Records that reset outcomes, and records that keep outcomes whose own record counts no longer."""
     sizes = {instance.id: instance.num_tasks for instance in member.workspace.plan.instances}
     for instance in member.plan.instances:
@@ -139,15 +167,38 @@ def _records(member: MemberUpdate, number: int) -> Iterator[RangeRecord]:
             continue
         # the new revision cannot use records that reach beyond its last task, not even those that reset tasks
         cut = [e.header.lo for e in member.state.entries(instance.id) if e.header.lo < end < e.header.hi]
-        for lo, hi, outcome in member.state.outcomes_of(instance.id).runs(min(cut, default=end), end):
-            is_open = outcome in (NO_OUTCOME, Outcome.INTERRUPTED)
-            stands = RESET if is_open else outcome
-            yield RangeRecord(instance=instance.id, lo=lo, hi=hi, outcome=stands, cause="as before")
+        if cut:
+            yield from _kept(member.state, instance.id, min(cut), end)
     # these have the same attempt as the records above, and count more because they come later
     yield from resets(member.change.resets, EDITED, attempt=1)
     yield from resets(member.change.collected, COLLECT_AGAIN, attempt=1)
     for revision, tasks in member.change.taken.items():
         yield from resets(tasks, taken_from(number if revision == PRESENT else revision), attempt=1)
+
+
+def _kept(state: Replay, instance: str, first: int, end: int) -> Iterator[RangeRecord | ChunkRecord]:
+    """Records that say again how the tasks [first, end) have ended, and why they failed."""
+    found = [each.failure for each in state.failures([instance]) if first <= each.failure.task < end]
+    failed = merged((each.task, each.task + 1) for each in found)
+    for lo, hi, outcome in state.outcomes_of(instance).runs(first, end):
+        is_open = outcome in (NO_OUTCOME, Outcome.INTERRUPTED)
+        stands = RESET if is_open else outcome
+        for a, b in without([(lo, hi)], failed):
+            yield RangeRecord(instance=instance, lo=a, hi=b, outcome=stands, cause="as before")
+    if failed:
+        outcomes = np.full(end - first, NO_OUTCOME, np.uint8)
+        outcomes[[each.task - first for each in found]] = Outcome.FAILED
+        yield ChunkRecord(
+            instance=instance,
+            lo=first,
+            hi=end,
+            started=time.time(),
+            outcomes=outcomes,
+            seconds=np.zeros(end - first, np.float32),
+            elapsed_s=0.0,
+            # the tails of most failures are not in the ledger, but what groups them
+            failures=tuple(replace(each, tail=each.tail or each.signature) for each in found),
+        )
 
 
 def _note(update: Update, moves: list[Move], absent: list[str]) -> RevisionNote:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from merlin.base.ranges import merged
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.revise import Change, InstanceChange
 from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME
@@ -63,7 +64,7 @@ def moves_of(
 
 
 def _is_touched(each: InstanceChange) -> bool:
-    return bool(each.is_gone or each.why or each.again)
+    return bool(each.is_gone or each.why or each.again or each.begun)
 
 
 def _makes_data_set(study: Workspace, instance: StepInstance, each: InstanceChange) -> bool:
@@ -80,11 +81,12 @@ def _move(workspace: Workspace, name: str, aside: str) -> Move:
 def _of_tasks(
     workspace: Workspace, old: StepInstance, new: StepInstance | None, each: InstanceChange, aside: str
 ) -> Iterator[Move]:
-    is_whole = new is None or each.why or each.again == ((0, new.num_tasks),)
+    tasks = merged([*each.again, *each.begun])
+    is_whole = new is None or each.why or tasks == [(0, new.num_tasks)]
     if is_whole and (new is None or new.num_tasks >= old.num_tasks or each.why):
         yield _move(workspace, old.id, aside)
     elif old.kind is StepKind.CMD:
-        for lo, hi in each.again:
+        for lo, hi in tasks:
             for task in range(lo, hi):
                 below = workspace.sample_path(old, task)
                 yield _move(workspace, f"{old.id}/{below}" if below else old.id, aside)

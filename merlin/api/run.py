@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,14 @@ from merlin.api.study import Study
 from merlin.errors import Diagnostic, UsageError, command_line
 from merlin.execution.conductor import RunOptions
 from merlin.execution.events import Progress
+from merlin.spec.load import read_samples_block
 from merlin.workspace.checking import load_checked
 from merlin.workspace.holding import open_root
 from merlin.workspace.options import StudyOptions
 
 if TYPE_CHECKING:
     import numpy as np
+    from pandas import DataFrame
 
     from merlin.workspace.directory import Workspace
 
@@ -36,7 +39,7 @@ def run(
     workers: int | None = None,
     vars: Mapping[str, Value] | None = None,
     output: str | os.PathLike[str] | None = None,
-    samples: str | os.PathLike[str] | np.ndarray[Any, Any] | None = None,
+    samples: str | os.PathLike[str] | np.ndarray[Any, Any] | DataFrame | None = None,
     extend: str | os.PathLike[str] | Study | None = None,
     progress: Callable[[Progress], object] | None = None,
 ) -> Study:
@@ -50,7 +53,8 @@ def run(
         workers: Worker processes; by default one for each core.
         vars: Variables of the spec to override, as `--vars`.
         output: The directory for the workspace, as `--output`.
-        samples: A samples file, or an array with a row for each sample, in place of the spec's.
+        samples: A samples file, an array with a row for each sample, or a DataFrame that has the spec's column_labels
+            among its columns; in place of the spec's.
         extend: A study that gets the samples which the spec has and it does not, as `--extend`. It is returned.
         progress: Called a few times per second with the number of tasks by state, in this thread.
 
@@ -61,12 +65,14 @@ def run(
         ExecutionError: the run itself broke; `Study(…).restart()` goes on.
         KeyboardInterrupt: after Ctrl-C, when the study has stopped; `Study(…).restart()` goes on.
     """
-    if workers is not None and workers < 1:
-        raise UsageError(f"workers must be at least 1, not {workers}")
+    if workers is not None and (not isinstance(workers, int | Integral) or workers < 1):
+        raise UsageError(f"workers must be a whole number, at least 1, not {workers!r}")
+    if extend is not None and output is not None:
+        raise UsageError("output says where a new study is made; one that is extended stays where it is")
     variables = {name: _text(value) for name, value in (vars or {}).items()}
     if output is not None:
         variables["OUTPUT_PATH"] = str(Path(output).absolute())
-    with _samples_file(samples) as file:
+    with _samples_file(_by_labels(samples, spec, variables)) as file:
         workspace = _begin(Path(spec), variables, StudyOptions(samples_file=file), extend)
     if workspace is None:
         return _study(extend)
@@ -83,6 +89,19 @@ def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _by_labels(samples: Any, spec: str | os.PathLike[str], variables: Mapping[str, str]) -> Any:
+    """The columns of a DataFrame with names, in the order of the spec's column_labels; other samples as they are."""
+    names = list(getattr(samples, "columns", ()))
+    if not any(isinstance(name, str) for name in names):
+        return samples
+    block = read_samples_block(spec, variables=variables)
+    if block is None:  # which is told when the spec is loaded
+        return samples
+    if missing := [label for label in block.labels if label not in names]:
+        raise UsageError(f"samples has no column {missing[0]}; its columns are: {', '.join(map(str, names))}")
+    return samples[list(block.labels)]
+
+
 @contextmanager
 def _samples_file(samples: Any) -> Iterator[str | None]:
     """The path of the samples; an array is written to a file, which the workspace gets a copy of."""
@@ -91,6 +110,8 @@ def _samples_file(samples: Any) -> Iterator[str | None]:
         return
     import numpy as np
 
+    if np.ma.is_masked(samples):
+        raise UsageError("samples has masked values, and every sample needs a value in every column")
     rows = np.asarray(samples)
     if rows.ndim != 2:
         raise UsageError(f"samples must have rows and columns; this array has the shape {rows.shape}")

@@ -88,7 +88,8 @@ class Study:
     def wait(self, timeout: float | None = None) -> Self:
         """Wait as long as the study runs, here or on workers. Raises TimeoutError after `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
-        while (page := self.status()).state not in notebook.OVER:
+        # a study that ends between the questions to ledger and Redis seems to have stopped: so it is looked at twice
+        while any((page := self.status()).state not in notebook.OVER for _ in range(2)):
             if until is not None and time.monotonic() > until:
                 raise TimeoutError(f"the study in {self.path} is {page.state} after {timeout:g} s")
             time.sleep(_POLL_S)

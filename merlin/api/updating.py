@@ -28,17 +28,19 @@ from merlin.spec.variables import OUTPUT_PATH
 from merlin.views.rerunning import HasFiles
 from merlin.workspace.acquire import missing_paths
 from merlin.workspace.code_files import require_files, with_code
-from merlin.workspace.directory import Workspace, members, revision_dir
+from merlin.workspace.directory import REVISIONS_DIR, Workspace, members, revision_dir
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import code_version
-from merlin.workspace.provenance import find_provenance, read_provenance
+from merlin.workspace.provenance import NAME as PROVENANCE_NAME
+from merlin.workspace.provenance import Provenance, find_provenance, read_provenance
 from merlin.workspace.replan import Replanning
-from merlin.workspace.revisions import next_number
+from merlin.workspace.revisions import next_number, numbered
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, rows_of
 from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
 from merlin.workspace.text_values import column_uses
-from merlin.workspace.used_samples import has_its_samples, samples_of_plan
-from merlin.workspace.wanted_samples import KnownSamples, WantedSamples, wanted_samples
+from merlin.workspace.used_samples import has_its_samples, samples_of_plan, used_name
+from merlin.workspace.variables_read import variables_read, with_variables, without_own_values
+from merlin.workspace.wanted_samples import KnownSamples, Origin, WantedSamples, wanted_samples
 
 
 class UpdateOptions(Struct, frozen=True, kw_only=True):
@@ -140,6 +142,8 @@ class _Planning:
         self.number = next_number(self.study)
         self.variables = runtime_variables(self.spec, self.study.path)
         self.code: dict[str, dict[str, str]] = {}  # of the steps as they are now
+        self.changes: dict[str, list[str]] = {}  # of that code, by step
+        self.read: dict[str, set[str]] = {}  # by step of a function: the variables that it reads
         names = {step.name for step in self.spec.document.study}
         if unknown := sorted(set(self.how.keep) - names):
             raise UsageError(
@@ -154,11 +158,9 @@ class _Planning:
         studies = members(self.study)
         wanted = self._wanted(studies)
         sizes = self._sizes(studies, wanted)
-        changes: dict[str, list[str]] = {}
         updates: list[MemberUpdate] = []
         for member, num in zip(studies, sizes, strict=False):
             updates.append(self._member(member, num, wanted, updates))
-            changes |= code_changes(member.plan, replace(member.plan, code=self.code))
         gone = tuple(member.member for member in studies[len(sizes) :])
         num = _num_samples(studies)
         update = Update(
@@ -174,7 +176,7 @@ class _Planning:
             num_more=0 if wanted is None else max(0, wanted.num - num),
             num_fewer=0 if wanted is None else max(0, num - wanted.num),
             parameters=as_block(self.replanning.combos) if self.options.pgen else None,
-            code=changes,
+            code=self.changes,
             versions=tuple(_other_versions(self.study)),
         )
         if not update.grows and not gone:
@@ -193,15 +195,25 @@ class _Planning:
             )
         if block is None or info is None:
             return None
-        known = KnownSamples(info=info, table=_rows_of(studies), block=self._block_of_before())
+        given = [studies[0]]
+        given += (each for each in studies[1:] if "--new-rows" not in _first_provenance(each).command.split())
+        last = studies.index(given[-1])  # a spec that gave its samples also had those before them
+        known = KnownSamples(
+            info=info,
+            table=_rows_of(studies),
+            num_given=_num_samples(studies[: last + 1]),
+            origins=tuple(self._origin(member) for member in given if block.generate),
+        )
         folder = self.folder or revision_dir(self.study.info, self.number)
         return wanted_samples(self.spec, self.options, known, self.variables, folder)
 
-    def _block_of_before(self) -> Any:
-        for path in self.study.info.glob("*.expanded.yaml"):
+    def _origin(self, member: Workspace) -> Origin:
+        variables = runtime_variables(self.spec, member.path, member.root)
+        has_other_file = "--samplesfile" in read_provenance(member.info).command
+        for path in () if has_other_file else member.info.glob("*.expanded.yaml"):
             with suppress(MerlinError):
-                return load_spec(path, allow_undefined=True).document.merlin.samples
-        return None
+                return Origin(load_spec(path, allow_undefined=True).document.merlin.samples, variables)
+        return Origin(None, variables)
 
     def _sizes(self, studies: list[Workspace], wanted: WantedSamples | None) -> list[int]:
         """How many samples each workspace has after the update; the last ones, which would have none, are left out."""
@@ -227,7 +239,9 @@ class _Planning:
         self._refuse_unsafe_text(member, plan, rows)
         if not self.code:
             self.code = with_code(self.spec, plan, self.variables, self.replanning.combos).code
-        again = code_changes(member.plan, replace(plan, code=self.code))
+            self.read = variables_read(plan, self.code)
+        old, new = (with_variables(each, self.read) for each in (member.plan, replace(plan, code=self.code)))
+        self.changes |= (again := code_changes(old, new))
         change = find_change(
             member.plan,
             plan,
@@ -242,7 +256,7 @@ class _Planning:
             taken=ever_taken(state, member.plan),
             holds=_data_sets_before(member, state),
         )
-        plan = replace(plan, revision=self.number, code=self._recorded(member.plan, again, change))
+        plan = replace(plan, revision=self.number, code=self._recorded(old, new, again, change))
         return MemberUpdate(workspace=member, plan=plan, change=change, state=state, rows=rows)
 
     def _samples(
@@ -260,7 +274,7 @@ class _Planning:
             rows = rows_of(samples_of_plan(member), 0, num)
         else:
             rows = rows_of(wanted.table, first, first + num)
-        file = stored_path(revision_dir(member.info, self.number) / "samples_used.npy", member.path)
+        file = stored_path(revision_dir(member.info, self.number) / used_name(rows), member.path)
         return replace(old, file=file, num=num, digest="", stamp="", room=max(old.num, old.room)), rows
 
     def _refuse_unsafe_text(self, member: Workspace, plan: Plan, rows: SamplesTable | None) -> None:
@@ -270,13 +284,14 @@ class _Planning:
         refuse_unsafe_text(self.spec, self.options, plan, samples_of_plan(member) if rows is None else rows)
 
     def _recorded(
-        self, old: Plan, changes: Mapping[str, list[str]], change: Change
+        self, old: Plan, new: Plan, changes: Mapping[str, list[str]], change: Change
     ) -> dict[str, dict[str, str]]:
         """The code that the steps' results come from: the old code, where code has changed and results are kept."""
         here = [each for each in change.instances if not each.is_gone]
         renewed = {each.step for each in here} - {each.step for each in here if each.num_kept}
         is_old = set() if self.how.rerun_code else changes.keys() - renewed
-        return {step: old.code[step] if step in is_old else files for step, files in self.code.items()}
+        code = {step: old.code[step] if step in is_old else files for step, files in new.code.items()}
+        return without_own_values(code, new)
 
 
 def _data_sets_before(member: Workspace, state: Replay) -> Holds:
@@ -330,6 +345,14 @@ def _within(ranges: Iterable[Range], lo: int, hi: int) -> list[Range]:
 def _rows_of(studies: Iterable[Workspace]) -> SamplesTable:
     tables = [samples_of_plan(member) for member in studies]
     return JoinedRows([(table, 0, table.num) for table in tables])
+
+
+def _first_provenance(member: Workspace) -> Provenance:
+    """How a study or an extension was begun; each revision has a provenance of its own."""
+    numbers = numbered(member.info / REVISIONS_DIR)
+    folders = [*(revision_dir(member.info, number) for number in numbers), member.info]
+    found = (folder for folder in folders if (folder / PROVENANCE_NAME).is_file())
+    return read_provenance(next(found, member.info))
 
 
 def _num_samples(studies: Iterable[Workspace]) -> int:

@@ -20,8 +20,8 @@ class LockTaken(Exception):
 def locked(path: Path, *, wait: bool = False, required: bool = False) -> Iterator[None]:
     """Hold the lock on `path`: a directory, or a file that is made if it is missing.
 
-    A lock file gets the process id and host of its holder. On a file system without locks nobody is kept out,
-    unless the lock is `required`: then OSError is raised.
+    A lock file has the process id and host of its holder; they stay there only if that is killed. On a file system
+    without locks nobody is kept out, unless the lock is `required`: then OSError is raised.
 
     Raises:
         LockTaken: another process holds it, and this one does not wait.
@@ -40,9 +40,15 @@ def locked(path: Path, *, wait: bool = False, required: bool = False) -> Iterato
             if required or error.errno not in _NO_LOCKS:
                 raise
         if is_file:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"pid {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-        yield
+            with suppress(OSError):  # a full disk has room for no text, but the lock counts
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"pid {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        try:
+            yield
+        finally:
+            if is_file:
+                with suppress(OSError):
+                    os.ftruncate(descriptor, 0)  # other machines know the holder by this text alone
     finally:
         os.close(descriptor)
 

@@ -6,6 +6,7 @@ process id still means the same process.
 
 from __future__ import annotations
 
+import getpass
 import os
 import time
 from collections.abc import Iterator
@@ -113,3 +114,11 @@ def _boot_time() -> float:
         now = time.time()
         if time.clock_gettime(time.CLOCK_BOOTTIME) - before < _CLOCKS_S:
             return now - before
+
+
+def user_name() -> str:
+    """Who runs this process; a container may not know its user's name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user{os.getuid()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from merlin.errors import UsageError
@@ -9,7 +10,8 @@ from merlin.errors import UsageError
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_READING = ("SELECT", "EXPLAIN", "MULTI", "PRAGMA", "CALL")  # types of statements; MULTI: PIVOT
+_READING = ("SELECT", "MULTI", "PRAGMA", "CALL")  # types of statements; MULTI: PIVOT
+_EXPLAIN = re.compile(r"explain\b\s*(?:analyze\b|\([^)]*\))?\s*", re.IGNORECASE)
 
 
 def require_reading(connection: DuckDBPyConnection, sql: str, what: str, example: str) -> None:
@@ -25,5 +27,7 @@ def require_reading(connection: DuckDBPyConnection, sql: str, what: str, example
     if len(statements) > 1:
         raise UsageError(f"one query at a time; these are {len(statements)}")
     kind = statements[0].type.name
-    if kind not in _READING:
+    if kind == "EXPLAIN":  # EXPLAIN ANALYZE runs what it explains
+        require_reading(connection, _EXPLAIN.sub("", statements[0].query, count=1), what, example)
+    elif kind not in _READING:
         raise UsageError(f"this would be a {kind} statement; {what} can only be read: select …")

@@ -8,6 +8,7 @@ _CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
     re.DOTALL,
 )
+_SAFE_CHARACTERS = frozenset("-_.() abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
 def count(num: int, noun: str, plural: str = "") -> str:
@@ -38,6 +39,13 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def percent(part: float, whole: float) -> str:
+    """ "12.5", "0.07"; "100" and "0" only if the share is exactly that."""
+    if not part or not whole:
+        return "0"
+    return "100" if part == whole else f"{min(99.9, max(0.001, 100 * part / whole)):.3g}"
+
+
 def rate(per_second: float | None) -> str:
     """ "1,234/s", "0.52/s", "3.1/min"; "" for none."""
     if not per_second or per_second != per_second:
@@ -57,3 +65,8 @@ def printable(text: str) -> str:
 def short_name(worker: str) -> str:
     """The name of a worker as people write it, without Celery's prefix."""
     return worker.removeprefix("celery@")
+
+
+def path_safe(text: str) -> str:
+    """The text as a directory name: letters, digits and ``-_.()`` stay, blanks become ``_``."""
+    return "".join(c for c in text if c in _SAFE_CHARACTERS).replace(" ", "_")

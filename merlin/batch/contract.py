@@ -84,7 +84,8 @@ _MOST = 1e9
 
 def _check_text(what: str, text: str) -> None:
     if not text.isprintable():
-        raise ValueError(f"the {what} of a job has a control character in it: {text[:60]!r}")
+        bad = next(character for character in text if not character.isprintable())
+        raise ValueError(f"the {what} of a job may hold no {bad!a}, so use another name: {text!a}")
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -155,7 +156,11 @@ class BatchScheduler(Protocol):
         """The id of the job, from what the command printed. Raises ValueError."""
 
     def list_command(self, ids: Sequence[str]) -> list[str]:
-        """The state of these jobs in one question; without ids, of all jobs of this user."""
+        """The state of these jobs in one question; without ids, of this user's jobs, if they are not over."""
+
+    def find_command(self, name: str) -> list[str]:
+        """The state of this user's jobs of this name, those that are over included; others may be listed, too."""
+        return self.list_command([])
 
     def own_job_command(self, environment: Mapping[str, str]) -> list[str]:
         """The state of the job that the environment belongs to; [] outside of one."""

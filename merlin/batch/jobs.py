@@ -122,11 +122,12 @@ class SchedulerClient:
 
         Raises SchedulerUnreachableError.
         """
-        found = [job for job in self.every_job() if job.name == name]
+        with self._lock:
+            found = [job for job in self._answer(self.scheduler.find_command(name)) if job.name == name]
         return min(found, key=lambda job: job.state.is_over) if found else None
 
     def every_job(self) -> list[Job]:
-        """All jobs of this user that the scheduler knows, asked now. Raises SchedulerUnreachableError."""
+        """The jobs of this user, asked now; not all that are over. Raises SchedulerUnreachableError."""
         with self._lock:
             return self._list(())
 

@@ -25,7 +25,8 @@ from merlin.batch.shell_words import joined_words, number_word, one_line
 from merlin.batch.walltime import as_clock, walltime_seconds
 
 _ID = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?")
-_OWN_JOBS = 'ids=$(qselect -x -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -x -f -F json $ids'
+# without -x or a name, as PBS may remember many thousands of this user's jobs
+_SELECTED = 'ids=$(qselect "$@" -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -x -f -F json $ids'
 
 _STATES = {
     **dict.fromkeys("QHWT", JobState.PENDING),
@@ -81,7 +82,10 @@ class Pbs(BatchScheduler):
     def list_command(self, ids: Sequence[str]) -> list[str]:
         if ids:
             return ["qstat", "-x", "-f", "-F", "json", *ids]
-        return ["/bin/sh", "-c", _OWN_JOBS]
+        return ["/bin/sh", "-c", _SELECTED, "qselect"]
+
+    def find_command(self, name: str) -> list[str]:
+        return ["/bin/sh", "-c", _SELECTED, "qselect", "-x", "-N", name]
 
     def listed_jobs(self, output: str) -> list[Job]:
         if not output.strip():

@@ -16,7 +16,7 @@ class RankVariables(Struct, frozen=True, kw_only=True):
     size: str
     local_rank: str
     local_size: str = ""
-    job: tuple[str, ...] = ()  # what distinguishes one launch from another
+    job: tuple[str, ...] = ()  # those that are set distinguish one launch from another
 
 
 # by scheduler; the launcher of "local" is Open MPI's
@@ -25,7 +25,7 @@ RANK_VARIABLES: Mapping[str, RankVariables] = {
         rank="SLURM_PROCID",
         size="SLURM_STEP_NUM_TASKS",
         local_rank="SLURM_LOCALID",
-        job=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        job=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
     ),
     "flux": RankVariables(
         rank="FLUX_TASK_RANK", size="FLUX_JOB_SIZE", local_rank="FLUX_TASK_LOCAL_ID", job=("FLUX_JOB_ID",)
@@ -35,7 +35,7 @@ RANK_VARIABLES: Mapping[str, RankVariables] = {
         size="JSM_NAMESPACE_SIZE",
         local_rank="JSM_NAMESPACE_LOCAL_RANK",
         local_size="JSM_NAMESPACE_LOCAL_SIZE",
-        job=("LSB_JOBID", "JSM_NAMESPACE"),
+        job=("LSB_JOBID", "LSB_JOBINDEX", "JSM_NAMESPACE"),
     ),
     "local": RankVariables(
         rank="OMPI_COMM_WORLD_RANK",
@@ -49,7 +49,16 @@ RANK_VARIABLES: Mapping[str, RankVariables] = {
         size="PMI_SIZE",
         local_rank="MPI_LOCALRANKID",
         local_size="MPI_LOCALNRANKS",
-        job=("PMI_KVSNAME", "PMI_ID"),
+        # MPICH's mpiexec does not name a launch; HPE's PALS, Intel MPI and Cray's PMI do
+        job=(
+            "PBS_JOBID",
+            "LSB_JOBID",
+            "LSB_JOBINDEX",
+            "PALS_APID",
+            "I_MPI_HYDRA_UUID",
+            "PMI_JOBID",
+            "PMI_KVSNAME",
+        ),
     ),
 }
 
@@ -75,7 +84,7 @@ def find_rank(environment: Mapping[str, str]) -> LaunchedRank | None:
                 size=size,
                 local_rank=_number(environment, names.local_rank, 0),
                 local_size=_number(environment, names.local_size, around),
-                job="-".join(environment.get(name, "") for name in names.job) or "job",
+                job="-".join(filter(None, (environment.get(name) for name in names.job))) or "job",
             )
     return None
 

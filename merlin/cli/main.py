@@ -117,8 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         register()
     try:
-        # with standalone_mode off, click returns the code of ctx.exit() and raises everything else
-        code = cli.main(args=args, prog_name="merlin", standalone_mode=False)
+        code = _exit_code_of(args)
         if sys.stdout is not None:  # None: closed by the caller, as by `>&-`
             sys.stdout.flush()
         if has_no_words:
@@ -143,6 +142,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     except Exception as error:  # noqa: BLE001  the outermost frame: nobody above could explain it
         code = _unexpected(error, args, debug)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _exit_code_of(args: Sequence[str]) -> object:
+    """Run the command; with standalone_mode off, click returns the code of ctx.exit() and raises everything else."""
+    try:
+        return cli.main(args=args, prog_name="merlin", standalone_mode=False)
+    except SystemExit as end:  # what was printed has to be written before this counts: the disk may be full
+        return end.code
 
 
 def command() -> None:

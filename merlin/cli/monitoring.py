@@ -93,7 +93,7 @@ def _follow(
     except KeyboardInterrupt:
         remark(f"the study goes on; to end it: {command_line('cancel', workspace.path)}")
         sys.exit(130)
-    report = _report(workspace, watch)
+    report = _report(workspace, watch, steps)
     if not as_json:
         show_report(report)
     return report
@@ -111,9 +111,9 @@ def _jobs(workspace: Workspace, steps: Collection[str]) -> list[str]:
     return [str(counts) for counts in count_jobs(all_jobs(workspace)) if counts.instance in chosen]
 
 
-def _report(workspace: Workspace, watch: Watch) -> RunReport:
-    """How the study ended, from the ledger, as merlin run reports it."""
+def _report(workspace: Workspace, watch: Watch, steps: Collection[str]) -> RunReport:
+    """How the study (or these steps, if there are any) ended, from the ledger, as merlin run reports it."""
     totals = summed(watch.per_step.values())
     seconds = run_seconds(workspace)
     summary = RunSummary(**totals, stop_reason=watch.reason, seconds=seconds, per_step=watch.per_step)
-    return report_of(workspace, summary)
+    return report_of(workspace, summary, steps)

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
@@ -17,6 +18,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from merlin.base.files import write_text
+from merlin.base.text import printable
 from merlin.errors import UsageError
 
 MAX_WIDTH = 10_000
@@ -42,7 +44,9 @@ def plain(value: Any) -> Any:
     def other(value: Any) -> Any:
         return value.tolist() if hasattr(value, "tolist") else str(value)
 
-    return msgspec.to_builtins(value, enc_hook=other, str_keys=True, builtin_types=(bytes, timedelta))
+    return msgspec.to_builtins(
+        value, enc_hook=other, str_keys=True, builtin_types=(bytes, timedelta, Decimal)
+    )
 
 
 def to_json(document: Any, *, instead: Callable[[float], str | None] = lambda _: None) -> str:
@@ -51,6 +55,8 @@ def to_json(document: Any, *, instead: Callable[[float], str | None] = lambda _:
 
 
 def _finite(value: Any, instead: Callable[[float], str | None]) -> Any:
+    if isinstance(value, Decimal):
+        value = float(value)
     if isinstance(value, float) and not isfinite(value):
         return instead(value)
     if isinstance(value, dict):
@@ -144,19 +150,35 @@ def _cell(value: object) -> str:
         return f"{value:.6g}"
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="milliseconds")
-    return str(value)
+    return printable(str(value))
 
 
 def print_answer(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, as_csv: bool
 ) -> None:
-    """Print the answer to a query as JSON, CSV or a table; in JSON, infinity is the text "inf" or "-inf"."""
+    """Print the answer to a query as JSON, CSV or a table; in JSON, infinity is the text "inf" or "-inf".
+
+    JSON has each name once: of two columns with the same name, the second is called NAME_1.
+    """
     if as_json:
-        print(to_json([dict(zip(columns, row, strict=True)) for row in rows], instead=str))
+        names = _distinct(columns)
+        print(to_json([dict(zip(names, row, strict=True)) for row in rows], instead=str))
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
     else:
         print_table(columns, rows)
+
+
+def _distinct(columns: Sequence[str]) -> list[str]:
+    """The names, with "_1" and so on behind those that come again."""
+    names: list[str] = []
+    for column in columns:
+        name, n = column, 0
+        while name in names or (n and name in columns):
+            n += 1
+            name = f"{column}_{n}"
+        names.append(name)
+    return names
 
 
 def check_dump(path: Path | None) -> None:
@@ -171,9 +193,11 @@ def dump_file(path: Path, rows: Sequence[dict[str, Any]], document: Any) -> None
 
 
 def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as CSV, with a column for each of their keys."""
+    """The rows as CSV, with a column for each of their keys; no text without rows."""
     text = io.StringIO()
     columns = dict.fromkeys(key for row in rows for key in row)
+    if not columns:
+        return ""
     writer = csv.DictWriter(text, fieldnames=list(columns), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from merlin.base.files import replacing
+from merlin.base.files import replacing, write_text
 from merlin.cli.output import to_json
 from merlin.errors import UsageError
 
@@ -50,12 +50,14 @@ def _add_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     every = iter(rows)
     first = next(every, None)
     if first is None:
+        if not path.exists():
+            write_text(path, "")
         return
     columns = list(first)
     head = io.StringIO()
     csv.writer(head, lineterminator="\n").writerow(columns)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as out:
-        if path.is_file():
+        if path.is_file() and path.stat().st_size:
             with path.open(encoding="utf-8", newline="") as before:
                 if before.readline() != head.getvalue():
                     raise UsageError(

@@ -5,7 +5,6 @@ Blocks: `broker`, `results_backend` and `celery`. No finding ever repeats a valu
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText, 
 from merlin.base.document.scalars import Problem, typed
 from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
+from merlin.base.processes import user_name
 from merlin.config.celery_settings import SETTINGS, new_name
 from merlin.config.model import DEFAULT_PORTS, Config, Endpoint, Kind, Tls
 from merlin.config.places import absolute, default_key_path
@@ -283,7 +283,7 @@ class _Reader:
         if isinstance(found, RedisBlock):
             return Endpoint(**common, username=found.username, db=found.db_num)
         assert isinstance(found, RabbitBlock)
-        me = "" if found.username and found.vhost else getpass.getuser()
+        me = "" if found.username and found.vhost else user_name()
         return Endpoint(**common, username=found.username or me, vhost=found.vhost or me)
 
     def _warn_about_tls(self, block: str, found: NetworkBlock) -> None:

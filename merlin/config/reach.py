@@ -243,6 +243,11 @@ def _login_trouble(error: BaseException, endpoint: Endpoint) -> tuple[str, str] 
     if "NOAUTH" in text or (name == "AuthenticationError" and not endpoint.password):
         return "wants a password, and none is configured", "password: FILE in app.yaml, or in the URL"
     is_refused = any(words in text for words in ("WRONGPASS", "invalid username-password"))
+    if code == 403 and "Login was refused" not in text:
+        return (
+            f"does not allow {account} to use its queues",
+            "ask for the rights to configure, write and read",
+        )
     if is_refused or name == "AuthenticationError" or code == 403:
         return f"refuses the password of {account}", "check username: and the file that password: names"
     if code == 530:

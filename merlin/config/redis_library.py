@@ -44,4 +44,5 @@ def impatient_client(endpoint: Endpoint, timeout_s: float) -> Redis:
         socket_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
         decode_responses=True,
+        encoding_errors="surrogateescape",  # INFO names directories, which may be no text
     )

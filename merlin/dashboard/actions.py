@@ -19,7 +19,7 @@ from merlin.workspace.directory import INFO_DIR, members, open_workspace
 
 LOG = logging.getLogger(__name__)
 
-MERLIN = (sys.executable, "-m", "merlin.cli")
+MERLIN = (sys.executable, "-P", "-m", "merlin.cli")
 WAIT_S = 15.0  # the wait for a command to end; a command that takes longer goes on by itself
 LOGS_DIR = "actions"  # below merlin_info
 _TAIL_BYTES = 4000

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import shlex
 import socket
 from collections.abc import Mapping
 
 from msgspec import Struct
+
+from merlin.base.processes import user_name
 
 # by scheduler: the variable with the host that submitted the job; a node is reached through that host
 _SUBMIT_HOSTS = ("SLURM_SUBMIT_HOST", "PBS_O_HOST", "LSB_SUB_HOST")
@@ -35,7 +36,7 @@ class Address(Struct, frozen=True, kw_only=True):
         """The command that makes the same address work on the user's own machine."""
         target = "127.0.0.1" if self.host in _EVERYWHERE else self.host
         words = ["ssh", "-N", "-L", f"{self.port}:{_bracketed(target)}:{self.port}"]
-        here, user = _own_name(), getpass.getuser()
+        here, user = _own_name(), user_name()
         submit_host = next((env[name] for name in _SUBMIT_HOSTS if env.get(name)), "")
         if submit_host and submit_host.partition(".")[0] != socket.gethostname().partition(".")[0]:
             words += ["-J", f"{user}@{submit_host}"]

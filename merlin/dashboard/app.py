@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 import merlin
+from merlin.base.processes import user_name
 from merlin.dashboard.answers import JsonAnswer, answer, refusal_for
 from merlin.dashboard.assets import Assets
 from merlin.dashboard.event_stream import EventStream
@@ -79,7 +79,7 @@ class FrontDesk:
     async def session(self, request: Request) -> Response:
         return answer(
             {
-                "user": getpass.getuser(),
+                "user": user_name(),
                 "version": merlin.__version__,
                 "actions": self.door.allows_actions,
                 "csrf": self.door.token.csrf,

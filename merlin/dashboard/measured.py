@@ -21,6 +21,7 @@ from merlin.workspace.directory import members, open_workspace
 DETAILS_S = 15.0  # between two looks at what takes time
 
 Failures = Mapping[tuple[str, str], int]  # step, kind of end -> tasks
+_Mark = tuple[tuple[str, int, float | None], ...]
 
 
 class ListedLine(Struct, frozen=True, kw_only=True):
@@ -50,13 +51,11 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 class DetailsReader:
-    """Reads the details of studies; failures are counted again only if their number has changed."""
+    """Reads the details of studies; failures are counted again only if their step has recorded something since."""
 
     def __init__(self) -> None:
         self._pages: tuple[StudyPage, ...] = ()
-        self._failures: dict[
-            str, tuple[int, Failures]
-        ] = {}  # workspace -> number of failures, and their kinds
+        self._failures: dict[str, tuple[_Mark, Failures]] = {}  # by workspace
         self._background = Background(self._read, every_s=DETAILS_S, times_as_long=20.0)
 
     def latest(self, pages: Iterable[StudyPage]) -> Mapping[str, Details]:
@@ -72,15 +71,15 @@ class DetailsReader:
     def _read(self) -> Mapping[str, Details]:
         pages = self._pages
         known = {page.workspace: self._failures_of(page) for page in pages}
-        self._failures = {page.workspace: (page.num_failures, known[page.workspace]) for page in pages}
+        self._failures = {page.workspace: (_mark(page), known[page.workspace]) for page in pages}
         return {
             page.workspace: Details(failures=known[page.workspace], free_bytes=_free_bytes(page.workspace))
             for page in pages
         }
 
     def _failures_of(self, page: StudyPage) -> Failures:
-        num, found = self._failures.get(page.workspace, (0, {}))
-        if num == page.num_failures:
+        mark, found = self._failures.get(page.workspace, ((), {}))
+        if mark == _mark(page):
             return found
         counts: Counter[tuple[str, str]] = Counter()
         with suppress(MerlinError, OSError):  # damage has a metric of its own
@@ -88,6 +87,11 @@ class DetailsReader:
                 for group in group_failures(member, with_ranges=False):
                     counts[group.step, group.exit_class] += group.count
         return counts
+
+
+def _mark(page: StudyPage) -> _Mark:
+    """What changes when failures come or go, or tasks fail again."""
+    return tuple((step.step, step.failed, step.ended) for step in page.steps if step.failed)
 
 
 def _free_bytes(workspace: str) -> int | None:

@@ -15,6 +15,7 @@ from types import FrameType
 import uvicorn
 from msgspec import Struct
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from merlin.dashboard.hub import Hub
 from merlin.errors import ConfigError, ExecutionError, UsageError
@@ -23,6 +24,7 @@ FIRST_PORT = 8765
 NUM_PORTS = 100  # that are tried, from the first one on
 LAST_ANSWERS_S = 3  # for answers under way when the dashboard ends
 MOST_CONNECTIONS = 1000
+FIRST_REQUEST_S = 10.0  # for a connection to send one
 TICK_S = 1.0
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
@@ -69,6 +71,19 @@ def listen(host: str, port: int | None) -> socket.socket:
     raise ExecutionError(
         f"{which} taken or not allowed at {host}; choose another with --port N (0: any that is free)"
     )
+
+
+class _Connection(H11Protocol):
+    """Ends if no request has come in time, so that idle connections do not take the places of all."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(FIRST_REQUEST_S, self._end_if_idle)
+
+    def _end_if_idle(self) -> None:
+        has_request = bool(self.cycle)  # None, whatever its type says, before the first one
+        if not has_request and not self.transport.is_closing():
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -119,7 +134,7 @@ def serve(
     """Serve until SIGINT or SIGTERM; `on_ready` is called when the first request would be answered."""
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=_Connection,
         ws="none",
         loop="asyncio",
         lifespan="on",

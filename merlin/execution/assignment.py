@@ -36,6 +36,6 @@ class Assignment(Struct, frozen=True, kw_only=True):
                     os.sched_setaffinity(0, cores)
             for name, value in before.items():
                 if value is None:
-                    del os.environ[name]
+                    os.environ.pop(name, None)  # a function may have removed it
                 else:
                     os.environ[name] = value

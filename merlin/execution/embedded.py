@@ -101,7 +101,7 @@ class _Run:
         self._has_noted_stop_workers = False
         self._kill_at: float | None = None
         self._walltime = Walltime(find_end(os.environ, client=client_here(os.environ)))
-        self._next_progress = 0.0
+        self._asked = self._next_progress = 0.0  # when this round asked for chunks; when to show progress
         self._is_changed = True
         self._selector = selectors.DefaultSelector()
         self._selector.register(interrupts.wake, selectors.EVENT_READ, None)
@@ -137,6 +137,7 @@ class _Run:
 
     def _step(self) -> None:
         """Hand out chunks, wait, and handle what has arrived."""
+        self._asked = time.monotonic()
         self._handle_interrupts()
         self._look_after_jobs()
         self._hand_out()
@@ -162,9 +163,11 @@ class _Run:
         return not scheduler.num_running and bool(scheduler.is_complete or scheduler.stop_reason)
 
     def _timeout(self) -> float | None:
-        now = time.monotonic()
-        wakeups = (self._scheduler.next_wakeup(), self._kill_at, self._jobs.next_wakeup(now))
-        times = [t for t in (*wakeups, self._notices.next_wakeup()) if t is not None]
+        now, retry = time.monotonic(), self._scheduler.next_wakeup()
+        if retry is not None and retry <= self._asked:
+            retry = None  # it is due, and waits for a free worker
+        wakeups = (retry, self._kill_at, self._jobs.next_wakeup(now), self._notices.next_wakeup())
+        times = [t for t in wakeups if t is not None]
         if self._walltime.left_s() < inf and not self._scheduler.stop_now:
             times.append(now + max(0.0, self._walltime.left_s()))
         if self._is_changed:
@@ -180,11 +183,10 @@ class _Run:
             for worker in idle:
                 worker.leave(now=False)
             return
-        now = time.monotonic()
         num_live = sum(not w.is_leaving for w in self._workers)
         while idle or num_live < self._num_workers:
             room = self._places.room if self._places else None
-            chunk = self._scheduler.take(now, left_s=self._walltime.left_s(), room=room)
+            chunk = self._scheduler.take(self._asked, left_s=self._walltime.left_s(), room=room)
             if chunk is None:
                 break
             if not idle:

@@ -22,7 +22,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from merlin.base.ranges import merged
-from merlin.batch.here import find_end
+from merlin.batch.here import client_here, find_end
 from merlin.errors import ExecutionError, LeaseLostError, MerlinError
 from merlin.execution import wire
 from merlin.execution.job_folder import WORKER_PREFIX, JobFolder, StepJob
@@ -252,8 +252,8 @@ class _JobRun:
 
 
 def _end_of(job: StepJob) -> float | None:
-    """When the walltime is over, in epoch seconds; None without one."""
-    ends = find_end(os.environ)
+    """When the walltime is over, in epoch seconds; None: not known. Without one in the spec, the scheduler is asked."""
+    ends = find_end(os.environ, client=client_here(os.environ) if job.walltime_s is None else None)
     return ends if ends is not None or job.walltime_s is None else time.time() + job.walltime_s
 
 

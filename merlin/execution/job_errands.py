@@ -31,7 +31,7 @@ class Client(Protocol):
 
     def find(self, name: str) -> Job | None: ...
 
-    def jobs(self, ids: Collection[str]) -> dict[str, Job]: ...
+    def jobs(self, ids: Collection[str], *, is_urgent: bool = False) -> dict[str, Job]: ...
 
     def cancel(self, ids: Sequence[str]) -> None: ...
 
@@ -58,23 +58,17 @@ class Errands:
 
     def ask(self, jobs: Iterable[StepJob]) -> Future[dict[str, Job]]:
         """Ask about jobs that have an id; the result is by lease."""
-        by_scheduler: dict[str, dict[str, str]] = {}
-        for job in jobs:
-            by_scheduler.setdefault(job.scheduler, {})[job.id] = job.lease
-        asked = [(self._client(name), leases) for name, leases in by_scheduler.items()]
+        asked = [(self._client(name), several) for name, several in _by_scheduler(jobs).items()]
 
         def answers() -> dict[str, Job]:
-            found = ((leases, client.jobs(list(leases))) for client, leases in asked)
-            return {leases[id]: job for leases, jobs in found for id, job in jobs.items()}
+            found = ((several, client.jobs([job.id for job in several])) for client, several in asked)
+            return {job.lease: _about(job, listed[job.id]) for several, listed in found for job in several}
 
         return self._run(answers)
 
     def cancel(self, jobs: Iterable[StepJob]) -> None:
         """End jobs; those without an id are looked for by their names."""
-        by_scheduler: dict[str, list[StepJob]] = {}
-        for job in jobs:
-            by_scheduler.setdefault(job.scheduler, []).append(job)
-        for name, several in by_scheduler.items():
+        for name, several in _by_scheduler(jobs).items():
             client = self._client(name)
             self._cancellations.append(self._run(lambda c=client, s=several: cancel_jobs(c, s)))  # type: ignore[misc]
 
@@ -127,8 +121,28 @@ class Errands:
             errand()
 
 
-def cancel_jobs(client: Client, jobs: Iterable[StepJob]) -> None:
-    """End these jobs; those without an id are looked for by their names."""
-    found = [job.id or getattr(client.find(job.name), "id", "") for job in jobs]
-    if ids := [id for id in found if id]:
+def cancel_jobs(client: Client, jobs: Collection[StepJob]) -> None:
+    """End these jobs; those without an id are looked for by their names, and an id of another job is left alone."""
+    listed = client.jobs([job.id for job in jobs if job.id], is_urgent=True)
+    ids = [job.id for job in jobs if job.id and _is_same(job, listed[job.id])]
+    ids += [found.id for job in jobs if not job.id and (found := client.find(job.name))]
+    if ids:
         client.cancel(ids)
+
+
+def _by_scheduler(jobs: Iterable[StepJob]) -> dict[str, list[StepJob]]:
+    found: dict[str, list[StepJob]] = {}
+    for job in jobs:
+        found.setdefault(job.scheduler, []).append(job)
+    return found
+
+
+def _is_same(job: StepJob, listed: Job) -> bool:
+    """False if the id is that of a job with another name: then this is not the cluster that `job` was submitted to."""
+    return listed.name in ("", job.name)
+
+
+def _about(job: StepJob, listed: Job) -> Job:
+    if _is_same(job, listed):
+        return listed
+    return Job(id=job.id, name=job.name, reason=f"on this cluster, its id is that of the job {listed.name}")

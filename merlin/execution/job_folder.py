@@ -22,6 +22,7 @@ import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -80,7 +81,7 @@ class JobFolder:
         """Raises ExecutionError if there is no record, or a damaged one."""
         path = self.path / _RECORD
         try:
-            job = as_kind(parsed(_content(path)), StepJob)
+            job = as_kind(_parsed(_content(path)), StepJob)
         except (OSError, ValueError) as error:
             raise ExecutionError(f"cannot read {path}: {error}") from error
         if job.lease != self.lease:
@@ -111,6 +112,11 @@ class JobFolder:
         except OSError as error:
             raise ExecutionError(f"cannot write to {self.path}: {error.strerror}") from error
 
+    def forget(self) -> None:
+        """Remove the record of a job that was cancelled; the other files are left to whoever has begun to use them."""
+        with suppress(OSError):
+            (self.path / _RECORD).unlink(missing_ok=True)
+
     @property
     def is_void(self) -> bool:
         return _VOID in _names(self.path)
@@ -118,7 +124,7 @@ class JobFolder:
     def report(self) -> ChunkReport | None:
         """The job's own report on its chunk; None as long as there is none. Raises ExecutionError."""
         try:
-            return as_kind(parsed(_content(self._report)), ChunkReport)
+            return as_kind(_parsed(_content(self._report)), ChunkReport)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -130,8 +136,7 @@ class JobFolder:
 
     def remove(self, *, keep: bool) -> None:
         """Remove the files of a job whose chunk is settled; with `keep`, move them to `ended`, for people."""
-        with suppress(OSError):
-            (self.path / _RECORD).unlink(missing_ok=True)  # so that nobody adopts the rest
+        self.forget()  # so that nobody adopts the rest
         with suppress(OSError):
             self._report.unlink(missing_ok=True)
         if keep:
@@ -173,12 +178,15 @@ class JobFolder:
             raise ExecutionError(f"cannot write {self._report}: {error.strerror}") from error
 
 
-def all_jobs(workspace: Workspace) -> list[StepJob]:
-    """The jobs of a study that are not settled, without those that were given up, or whose records are damaged."""
+def all_jobs(workspace: Workspace, *, given_up: bool = False) -> list[StepJob]:
+    """The jobs of a study that are not settled, without those whose records are damaged.
+
+    With `given_up`, also those that may commit nothing any more, but may still wait or run.
+    """
     found = []
     for folder in _folders(workspace):
         with suppress(ExecutionError):
-            if not folder.is_void:
+            if given_up or not folder.is_void:
                 found.append(folder.read())
     return found
 
@@ -221,6 +229,16 @@ def _names(path: Path) -> set[str]:
         return set()
     except OSError as error:
         raise ExecutionError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _parsed(content: bytes) -> Any:
+    """The value in a JSON text. Raises ValueError."""
+    try:
+        return parsed(content)
+    except ValueError:
+        if rb"\ud" not in content.lower():
+            raise
+        return json.loads(content)  # msgspec does not read names of files that are no text
 
 
 def _content(path: Path) -> bytes:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from merlin.spec.load import Spec
 
 ANSWER_S = 10.0  # for the first question
+_NO_JOB = "merlin-asks"  # the first question is for a job of this name, and its answer does not matter
 _WITHOUT = (
     "To run the step without jobs of its own, write type: local in its block batch, or set the variable that the type "
     "is taken from with --vars"
@@ -58,7 +59,7 @@ def require_scheduler(name: str, step: str) -> None:
     if not is_installed(name):
         raise UsageError(lacks_program(name, step))
     try:
-        SchedulerClient(scheduler_of(name), limit_s=ANSWER_S).find("")
+        SchedulerClient(scheduler_of(name), limit_s=ANSWER_S).find(_NO_JOB)
     except SchedulerUnreachableError as error:
         title = scheduler_of(name).title
         raise ExecutionError(

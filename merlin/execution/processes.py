@@ -15,10 +15,13 @@ _KILL_WAIT_S = 5.0
 
 
 def kill_group(group: int) -> None:
-    """Send SIGTERM to a process group, then SIGKILL after the grace period; returns when all have ended."""
+    """Send SIGTERM to a process group, then SIGKILL after the grace period; returns when all have ended.
+
+    Processes of other users, as of `sudo`, are left alone.
+    """
     if group <= 1:
         raise ValueError(f"{group} is not the process group of a task")
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGTERM)
         os.killpg(group, signal.SIGCONT)  # a stopped process does not see SIGTERM
     if not _wait_until_gone(group, _GRACE_S):
@@ -34,9 +37,18 @@ def kill_group_at_once(group: int) -> None:
 
 def _wait_until_gone(group: int, wait_s: float) -> bool:
     deadline = time.monotonic() + wait_s
-    while members := group_members(group):  # again, because a process may have forked in between
-        if not _wait_for_exit(members[0], deadline - time.monotonic()):
+    # again, because a process may have forked in between
+    while (member := next(filter(_may_signal, group_members(group)), None)) is not None:
+        if not _wait_for_exit(member, deadline - time.monotonic()):
             return False
+    return True
+
+
+def _may_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
     return True
 
 

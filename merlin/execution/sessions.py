@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
 
 from merlin.base.processes import all_sessions
 from merlin.execution.waiting import is_readable
@@ -16,28 +15,36 @@ KILL_WAIT_S = 10.0
 def kill_session(session: int) -> None:
     """Send SIGKILL to every process of a session and wait until all have ended. This process is the last.
 
-    The leader is the first, unless it is this process: a worker must not record its killed tasks as failed.
+    The leader is the first, unless it is this process: a worker must not record its killed tasks as failed. Processes
+    of other users, as of `sudo`, are left alone.
     """
-    deadline = time.monotonic() + KILL_WAIT_S
+    deadline, left = time.monotonic() + KILL_WAIT_S, {os.getpid()}
     while time.monotonic() < deadline:  # again, because a process may have forked in between
-        others = [p.pid for p in all_sessions().get(session, []) if p.pid != os.getpid()]
+        others = [p.pid for p in all_sessions().get(session, []) if p.pid not in left]
         others.sort(key=lambda pid: pid != session)
         if not others:
             break
-        _kill(others, deadline)
+        left |= _kill(others, deadline)
     if os.getsid(0) == session:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _kill(pids: list[int], deadline: float) -> None:
-    fds: list[int] = []
+def _kill(pids: list[int], deadline: float) -> set[int]:
+    """Kill the processes and wait for their ends; returns those that we may not kill."""
+    fds: dict[int, int] = {}
+    refused: set[int] = set()
     try:
         for pid in pids:
-            with suppress(ProcessLookupError):
-                fds.append(os.pidfd_open(pid))
+            try:
+                fds[pid] = os.pidfd_open(pid)
                 os.kill(pid, signal.SIGKILL)
-        for fd in fds:
-            is_readable(fd, deadline - time.monotonic())
+            except ProcessLookupError:
+                pass
+            except PermissionError:
+                refused.add(pid)
+        for pid in fds.keys() - refused:
+            is_readable(fds[pid], deadline - time.monotonic())
     finally:
-        for fd in fds:
+        for fd in fds.values():
             os.close(fd)
+    return refused

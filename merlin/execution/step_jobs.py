@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.text import path_safe
 from merlin.batch.contract import Job, JobState
 from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
 from merlin.execution.job_counts import count_jobs
@@ -25,7 +26,6 @@ from merlin.execution.job_schedulers import is_installed, lacks_program, schedul
 from merlin.execution.job_script import job_script
 from merlin.execution.recorded import described
 from merlin.plan.job_policy import JobPolicy, job_policy
-from merlin.plan.parameters import path_safe
 from merlin.plan.pieces import Run, clip, num_tasks, pieces_of
 from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
@@ -150,6 +150,7 @@ class StepJobs:
             return []
         self._handle_submission(now)
         self._handle_answer(now)
+        self._is_paced = False
         reports = [*self._give_up_what_ended(scheduler), *self._reports(now)]
         if scheduler.stop_reason:
             reports += self._stop(now, at_once=scheduler.stop_now)
@@ -324,11 +325,22 @@ class StepJobs:
             return None
         if report is None or report.chunk != live.job.chunk or report.chunk.lease != live.job.lease:
             return None
+        if report.is_interrupted and not report.cut_off:
+            if live.job.id and live.ended is None and not self._has_cancelled:
+                return None  # the batch scheduler must say first whether its limit ended the job
+            report = self._blamed(live, report)
         self._num_false_starts = 0
         self._settle(live, keep=report.result is None)
         if live.job.session != self._session and report.result is not None:
             return self._interrupted(live)  # this run may have reset tasks since: the ledger decides
         return report
+
+    def _blamed(self, live: _Live, report: ChunkReport) -> ChunkReport:
+        """The report on an interrupted job; a walltime blames the first task left, so that this ends one day."""
+        if live.ended is None or live.ended.state is not JobState.TIMEOUT:
+            return report
+        done = [run for run in report.done if run[2] in ENDED]
+        return replace(report, cut_off=_first_left(report.chunk, done), walltime=live.job.walltime)
 
     def _report_without(self, live: _Live, ended: Job) -> ChunkReport:
         """The report on a job that ended without its own."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from merlin.base.commands import run_command
 from merlin.errors import NotifyError
+from merlin.notify.addresses import without_secrets
 from merlin.notify.notice import Message
 
 _TAIL_CHARS = 300
@@ -29,5 +30,5 @@ def send(to: Sequence[str], message: Message, environment: Mapping[str, str], li
         if ended.code is None:
             raise NotifyError(f"the command took longer than {limit_s:g} s, and was killed")
         if ended.code != 0:
-            said = " ".join(ended.error.split())[-_TAIL_CHARS:]
+            said = without_secrets(" ".join(ended.error.split()), to, environment)[-_TAIL_CHARS:]
             raise NotifyError(f"the command ended with {ended.code}{f': {said}' if said else ''}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
 import shutil
 import smtplib
 import socket
@@ -14,6 +12,7 @@ from email.utils import format_datetime
 from pathlib import Path
 
 from merlin.base.commands import run_command
+from merlin.base.processes import user_name
 from merlin.errors import NotifyError
 from merlin.notify.addresses import filled
 from merlin.notify.notice import Message
@@ -46,13 +45,6 @@ def _letter(to: Sequence[str], message: Message) -> EmailMessage:
     return letter
 
 
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may not know its user's name
-        return f"user{os.getuid()}"
-
-
 def _by_program(program: str, letter: EmailMessage, environment: Mapping[str, str], limit_s: float) -> None:
     try:
         # -t: to those named in the letter; -i: a line with a dot alone does not end it
@@ -68,7 +60,7 @@ def _by_program(program: str, letter: EmailMessage, environment: Mapping[str, st
 
 
 def _by_server(letter: EmailMessage, limit_s: float) -> None:
-    letter["From"] = f"{_user()}@{socket.getfqdn()}"  # sendmail sets a better sender by itself
+    letter["From"] = f"{user_name()}@{socket.getfqdn()}"  # sendmail sets a better sender by itself
     try:
         with smtplib.SMTP("localhost", _SMTP_PORT, timeout=limit_s) as server:
             server.send_message(letter)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from merlin.errors import MissingExtraError, NotifyError
-from merlin.notify.addresses import filled
+from merlin.notify.addresses import filled, without_secrets
 from merlin.notify.notice import Message
 
 
@@ -21,11 +21,12 @@ def send(to: Sequence[str], message: Message, environment: Mapping[str, str], li
     for address in to:
         service = apprise.Apprise()
         full = filled(address, environment)
-        scheme = full.partition("://")[0]
+        scheme, mark, _ = full.partition("://")
         if not service.add(full):
-            raise NotifyError(f"apprise does not understand an address that begins with {scheme[:20]}://")
+            begins = f"begins with {scheme[:20]}://" if mark else "has no ://"
+            raise NotifyError(f"apprise does not understand an address that {begins}")
         capture: Any = apprise.LogCapture  # it has no types
         with capture(level=logging.WARNING, fmt="%(message)s") as log:
             if not service.notify(title=message.title, body=message.text):
-                said = " ".join(log.getvalue().split())[:300]
+                said = without_secrets(" ".join(log.getvalue().split()), [address, full], environment)[:300]
                 raise NotifyError(f"apprise could not deliver by {scheme}://{f': {said}' if said else ''}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from merlin.base.document.scalars import Problem
 from merlin.plan.fields import plan_fields
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
-from merlin.spec.expression import CONSTANTS, parse
+from merlin.spec.expression import CONSTANTS, ExpressionError, parse
 
 if TYPE_CHECKING:
     from merlin.spec.data_set_blocks import AggregateBlock
@@ -51,7 +51,14 @@ def _check_names(
     if source.per_sample:
         known |= set(labels)
     for text in (*block.valid, *(one.expression for one in fields if one.expression)):
-        for name in parse(text).names:
+        for name in _names(text):
             if name not in known:
                 message = f"uses {name!r} in {text!r}, and the samples of {source.step} have no such value"
                 raise Problem(message, f"let {source.step} use $({name})")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    try:
+        return parse(text).names
+    except ExpressionError as error:  # with a parameter's value in it
+        raise Problem(f"cannot read {text!r}: {error}", error.hint) from error

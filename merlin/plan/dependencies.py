@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from merlin.base.document.tokens import find_tokens
+from merlin.spec.quoting import is_bourne_shell
 from merlin.spec.variables import uses_samples
 
 if TYPE_CHECKING:
@@ -54,13 +55,25 @@ def analyse(document: Document, parameters: Iterable[str]) -> list[StepNeeds]:
     """
     steps = {step.name: step for step in document.study}
     depends = {name: tuple(map(Dependency.parse, step.run.depends)) for name, step in steps.items()}
-    used = _used_parameters(steps, depends, frozenset(parameters))
+    texts = {name: [*_texts(step.model_dump()), *sources_of(document, step)] for name, step in steps.items()}
+    used = _used_parameters(steps, texts, depends, frozenset(parameters))
     samples = document.merlin.samples
     labels = None if samples is None else samples.column_labels
     return [
         StepNeeds(steps[name], depends[name], used[name], _is_per_sample(steps[name], labels))
         for name in topological_order({name: [d.step for d in entries] for name, entries in depends.items()})
     ]
+
+
+def shell_of(document: Document, step: Step) -> str:
+    """The interpreter of the step's scripts."""
+    return step.run.shell if "shell" in step.run.model_fields_set else document.batch.shell
+
+
+def sources_of(document: Document, step: Step) -> tuple[str, ...]:
+    """The entries of env.sources, with which the step's scripts begin; none for other scripts than a shell's."""
+    is_shell = step.run.cmd is not None and is_bourne_shell(shell_of(document, step))
+    return document.env.sources if is_shell else ()
 
 
 def topological_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
@@ -91,17 +104,20 @@ def _is_per_sample(step: Step, labels: Sequence[str] | None) -> bool:
 
 
 def _used_parameters(
-    steps: Mapping[str, Step], depends: Mapping[str, tuple[Dependency, ...]], parameters: frozenset[str]
+    steps: Mapping[str, Step],
+    texts: Mapping[str, Iterable[str]],
+    depends: Mapping[str, tuple[Dependency, ...]],
+    parameters: frozenset[str],
 ) -> dict[str, frozenset[str]]:
     """Parameters that each step uses itself, takes on by `depends`, or needs for another step's workspace.
 
-    A step uses those whose tokens are anywhere in its text, description included. A function step that names
+    A step uses those whose tokens are anywhere in its texts, description included. A function step that names
     none uses all: its code reads them.
     """
     own: dict[str, set[str]] = {}
     sources: dict[str, set[str]] = {}
     for name, step in steps.items():
-        tokens = {token.name for text in _texts(step.model_dump()) for token in find_tokens(text)}
+        tokens = {token.name for text in texts[name] for token in find_tokens(text)}
         own[name] = {p for p in parameters if p in tokens or any(t.rpartition(".")[0] == p for t in tokens)}
         if step.run.function is not None and not own[name]:
             own[name] = set(parameters)  # it cannot write $(NAME) in a script, so it gets every parameter

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,15 +12,16 @@ from msgspec.structs import replace
 
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
+from merlin.base.text import path_safe
 from merlin.errors import Diagnostic, ExecutionError, SpecError
 from merlin.plan.aggregates import plan_aggregate
 from merlin.plan.cleanup import wait_before_cleanup
-from merlin.plan.dependencies import Dependency, StepNeeds, analyse
+from merlin.plan.dependencies import Dependency, StepNeeds, analyse, shell_of, sources_of
 from merlin.plan.growing import Extends, continued, settled_steps
-from merlin.plan.job_policy import job_policy, job_request, task_server_keys
+from merlin.plan.job_policy import LOCAL, job_policy, job_request, task_server_keys
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.notify_rule import notify_rules
-from merlin.plan.parameters import Combination, path_safe
+from merlin.plan.parameters import Combination, filled
 from merlin.plan.plan import (
     Edge,
     Plan,
@@ -30,8 +30,9 @@ from merlin.plan.plan import (
     StepInstance,
     StepKind,
 )
-from merlin.plan.step_resources import step_resources
+from merlin.plan.step_resources import step_resources, with_values
 from merlin.plan.study_variables import runtime_variables
+from merlin.spec.defaults import MAX_FILE_NAME
 from merlin.spec.variables import sample_names
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from merlin.spec.run_block import Run
 
 MANIFEST_SUFFIX = ".manifest"
-_BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
 _NO_COMBINATION = Combination({}, {})
 _NO_LAUNCHERS = Launchers()
 
@@ -78,9 +78,11 @@ def make_plan(
             left out; their directories, and those of the data sets, are the study's.
         laid_out: The samples whose directories are there already, where a study is planned anew.
     """
-    variables = runtime_variables(spec, workspace, None if extending is None else extending.root)
+    study = None if extending is None else extending.root
+    variables = runtime_variables(spec, workspace, study)
     samples = _samples_info(spec, num_samples, samples_file, extending, laid_out)
-    planner = _Planner(spec, workspace, variables, samples, tuple(combos), launchers, extending)
+    combos = filled(combos, variables, variables if study is None else runtime_variables(spec, study))
+    planner = _Planner(spec, workspace, variables, samples, combos, launchers, extending)
     return Plan(
         name=spec.document.description.name,
         study_id=study_id,
@@ -153,10 +155,34 @@ class _Planner(Struct):
             return [_NO_COMBINATION]
         seen: dict[str, Combination] = {}
         for combo in self.combos:
-            first = seen.setdefault(path_safe(combo.label(needs.parameters)), combo)
+            label = path_safe(combo.label(needs.parameters))
+            if label in ("", ".", ".."):
+                raise SpecError([self._no_directory(needs, combo)])
+            if (size := _longest_name(needs, label)) > MAX_FILE_NAME:
+                raise SpecError([self._too_long(needs, size)])
+            first = seen.setdefault(label, combo)
             if any(first.values[name] != combo.values[name] for name in needs.parameters):
                 raise SpecError([self._same_directory(needs, first, combo)])
         return list(seen.values())
+
+    def _no_directory(self, needs: StepNeeds, combo: Combination) -> Diagnostic:
+        name = sorted(needs.parameters)[0]
+        label = combo.label(needs.parameters)
+        return self.spec.finding(
+            ("global.parameters", name),
+            f"the label {label!r} of {name} gives step {needs.name} no directory of its own",
+            "bad-label",
+            "give it a label with letters, digits or one of -_.()",
+        )
+
+    def _too_long(self, needs: StepNeeds, size: int) -> Diagnostic:
+        return self.spec.finding(
+            ("global.parameters", sorted(needs.parameters)[0]),
+            f"a label of {', '.join(sorted(needs.parameters))} gives step {needs.name} names of {size} bytes for "
+            f"directories and files, and {MAX_FILE_NAME} are possible",
+            "bad-label",
+            "give shorter labels, e.g. label: [a, b]",
+        )
 
     def _same_directory(self, needs: StepNeeds, a: Combination, b: Combination) -> Diagnostic:
         name = sorted(n for n in needs.parameters if a.values[n] != b.values[n])[0]
@@ -170,7 +196,7 @@ class _Planner(Struct):
 
     def _add(self, instance: StepInstance) -> None:
         self.made[instance.step].append(instance)
-        self.by_id[instance.id] = instance
+        self._name(instance)
         if instance.aggregate is None:
             return
         for source in instance.aggregate.sources:
@@ -183,7 +209,14 @@ class _Planner(Struct):
             num_tasks=1,
             edges=(Edge(source=instance.id, kind="all", group=instance.step),),
         )
-        self.by_id[manifest.id] = manifest
+        self._name(manifest)
+
+    def _name(self, instance: StepInstance) -> None:
+        """Raises SpecError if a step is called as the end of a data set is: X.manifest."""
+        if instance.id in self.by_id:
+            message = f"{instance.id!r} is a step, and is the end of the data set that a step makes"
+            raise SpecError([self.spec.finding(("study",), message, "duplicate-step", "rename the step")])
+        self.by_id[instance.id] = instance
 
     def _instance(self, needs: StepNeeds, combo: Combination) -> StepInstance:
         run = needs.step.run
@@ -235,23 +268,35 @@ class _Planner(Struct):
         return run.on_failure if is_said else self.spec.document.merlin.on_failure
 
     def _resources(self, needs: StepNeeds, fill: Callable[[str], str], num_tasks: int) -> dict[str, Scalar]:
-        run, server = needs.step.run, self.spec.document.merlin.resources.task_server
+        server = self.spec.document.merlin.resources.task_server
+        run = with_values(needs.step.run, fill, self.spec, self._in_run(needs, "")[:-1])
         of_server = task_server_keys(server, num_tasks) if run.aggregate is None else {}
         try:
-            return step_resources(run, self.spec.document.batch, fill, of_server)
+            resources = step_resources(run, self.spec.document.batch, fill, of_server)
         except Problem as problem:
-            where = self._in_run(needs, "batch" if run.batch else "cmd")
             message = f"step {needs.name!r}: {problem}"
-            raise SpecError([self.spec.finding(where, message, "batch-type", problem.hint)]) from problem
+            finding = self.spec.finding(("batch", "type"), message, "batch-type", problem.hint)
+            raise SpecError([finding]) from problem
+        if run.aggregate is None and resources.get("batch.type", LOCAL) != LOCAL:
+            self._require_values(needs, resources)
+        return resources
+
+    def _require_values(self, needs: StepNeeds, resources: Mapping[str, Scalar]) -> None:
+        """Raise SpecError if the study's batch block has parameters that the step does not use."""
+        known = _NO_COMBINATION if not self.combos else self.combos[0]
+        for key, value in resources.items():
+            unknown = [t.name for t in find_tokens(str(value)) if t.name in known.tokens()]
+            if unknown and key.startswith("batch."):
+                message = f"{key} is {value!r}, and step {needs.name!r} does not use this parameter"
+                hint = f"let the step use $({unknown[0]}), or give it a {key} of its own"
+                raise SpecError([self.spec.finding(tuple(key.split(".")), message, "batch-type", hint)])
 
     # ------------------------------------------------------------------ commands
 
     def _shell_step(self, needs: StepNeeds, common: StepInstance, fill: Callable[[str], str]) -> StepInstance:
         run = needs.step.run
-        shell = run.shell if "shell" in run.model_fields_set else self.spec.document.batch.shell
-        sources = [self._source_line(fill(entry)) for entry in self.spec.sources]
-        if not _BOURNE_SHELL.search(shell):
-            sources = []
+        shell = shell_of(self.spec.document, needs.step)
+        sources = [self._source_line(fill(entry)) for entry in sources_of(self.spec.document, needs.step)]
 
         def script(text: str) -> str:
             text = declare_vlauncher(fill(text), common.resources, shell)
@@ -313,7 +358,7 @@ class _Planner(Struct):
         """Directory that $(step.workspace) means: of a funnelled step the parent of its instances."""
         name = token.removesuffix(".workspace")
         other = self.needs.get(name)
-        if other is None:
+        if other is None or not (name in needs.funnels or other.parameters <= combo.values.keys()):
             return f"$({token})"
         home = self.workspace
         if self.extending is not None and (other.step.run.aggregate is not None or name in self.settled):
@@ -388,6 +433,13 @@ def instance_id(needs: StepNeeds, combo: Combination) -> str:
     """The instance's name and directory: "step", or "step/LABELS" with those of its parameters."""
     step = path_safe(needs.name)
     return f"{step}/{path_safe(combo.label(needs.parameters))}" if needs.parameters else step
+
+
+def _longest_name(needs: StepNeeds, label: str) -> int:
+    """The bytes of the longest name of a directory or file of an instance."""
+    run = needs.step.run
+    file = "" if run.cmd is None else f"{needs.name}_{label}{'.restart' if run.restart else ''}.out"
+    return max(len(label), len(file.encode()))
 
 
 def _queue(name: str) -> str:

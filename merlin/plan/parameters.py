@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from merlin.base.document.tokens import substitute
 from merlin.errors import UsageError
 from merlin.plan.plan import Scalar
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from merlin.spec.model import Document
 
 _LABEL_TOKEN = "%%"
-_SAFE_CHARACTERS = frozenset("-_.() abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 
 
 class Combination(Struct, frozen=True):
@@ -43,11 +43,6 @@ class Combination(Struct, frozen=True):
             out[f"{name}.label"] = self.labels[name]
             out[f"{name}.name"] = self.names.get(name, name)
         return out
-
-
-def path_safe(text: str) -> str:
-    """The text as a directory name: letters, digits and ``-_.()`` stay, blanks become ``_``."""
-    return "".join(c for c in text if c in _SAFE_CHARACTERS).replace(" ", "_")
 
 
 def combinations(
@@ -110,8 +105,33 @@ def as_block(combos: Sequence[Combination]) -> dict[str, dict[str, list[Any]]]:
     }
 
 
+def filled(
+    combos: Iterable[Combination], variables: Mapping[str, str], of_study: Mapping[str, str]
+) -> tuple[Combination, ...]:
+    """The combinations with the variables in their values filled in.
+
+    Labels name directories, which are the same in an extension, so these get the variables `of_study`.
+    """
+    return tuple(
+        replace(
+            combo,
+            values={
+                name: substitute(value, variables) if isinstance(value, str) else value
+                for name, value in combo.values.items()
+            },
+            labels={name: substitute(label, of_study) for name, label in combo.labels.items()},
+        )
+        for combo in combos
+    )
+
+
 def _scalar(value: Any) -> Scalar:
-    return value if isinstance(value, str | int | float | bool) else str(value)
+    """The value as one of Python's; a NumPy number keeps the digits that it is printed with."""
+    is_numpy = type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0
+    plain = value.item() if is_numpy else value
+    if isinstance(plain, float) and is_numpy:
+        return float(str(value))
+    return plain if isinstance(plain, str | int | float | bool) else str(value)
 
 
 def _label(name: str, label: str | Sequence[str], value: Any, index: int) -> str:

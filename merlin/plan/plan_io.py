@@ -91,6 +91,7 @@ def relocate(plan: Plan, workspace: str) -> Plan:
             instance,
             command=text(instance.command),
             restart=None if instance.restart is None else text(instance.restart),
+            params=scalars(instance.params),
         )
         for instance in plan.instances
     )

@@ -29,16 +29,16 @@ def tasks_to_rerun(
     files are gone, which make the same files again. `has_files(instance, task)` says whether a script's task left its
     files; `gone` are further such tasks.
     """
-    again = with_downstream(plan, outcomes, chosen)
+    again = with_downstream(plan, chosen, outcomes)
     for id, ranges in (gone or {}).items():
         again[id] = merged([*again.get(id, ()), *ranges])
     return reopen(plan, outcomes, with_upstream(plan, again, has_files))
 
 
 def with_downstream(
-    plan: Plan, outcomes: Mapping[str, RunMap], chosen: Mapping[str, list[Range]]
+    plan: Plan, chosen: Mapping[str, list[Range]], outcomes: Mapping[str, RunMap] | None = None
 ) -> dict[str, list[Range]]:
-    """The chosen tasks and everything that depends on them, as far as it has ended."""
+    """The chosen tasks and everything that depends on them; with `outcomes`, as far as it has ended."""
     instances = {instance.id: instance for instance in plan.instances}
     again: dict[str, list[Range]] = {}
     for target in plan.instances:  # after those that it depends on
@@ -46,10 +46,12 @@ def with_downstream(
         for edge in target.edges:
             for lo, hi in again.get(edge.source, ()):
                 ranges += _dependants(target, edge.kind, instances[edge.source], lo, hi)
-        have = outcomes[target.id]
-        ended = [r for lo, hi in merged(ranges) for r in have.ranges(_ENDED, lo, hi)]
-        if ended:
-            again[target.id] = ended
+        found = merged(ranges)
+        if outcomes is not None:
+            have = outcomes[target.id]
+            found = [r for lo, hi in found for r in have.ranges(_ENDED, lo, hi)]
+        if found:
+            again[target.id] = found
     return again
 
 

@@ -18,10 +18,10 @@ from merlin.plan.differences import anywhere
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.plan_io import relocate
 from merlin.plan.reopen import reopen
-from merlin.plan.rerun import HasFiles, tasks_to_rerun
+from merlin.plan.rerun import HasFiles, tasks_to_rerun, with_downstream
 from merlin.plan.revise_collection import Before, Collected, Holds, find_collection
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import Outcome
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 _WORKSPACE = "$(MERLIN_WORKSPACE)"  # in what is compared and shown
 # what says who runs a step, how often it is tried, and what is shown of it; `num_tasks` is compared apart
@@ -32,10 +32,12 @@ _FREE = frozenset(
     }
 )  # fmt: skip
 _FREE_OF_AGGREGATES = frozenset({"cleanup", "needed_by", "fields"})
-OF_THE_MANIFEST = frozenset({"splits", "seed"})  # what shards do not hold
+_ORDER = "order of splits"  # it decides which samples are in them
+OF_THE_MANIFEST = frozenset({"splits", _ORDER, "seed"})  # what shards do not hold
 # parts of a definition that are named otherwise in the spec
 _KEYS = {"command": "cmd", "sources": "from", "per_sample": "runs per sample", "params": "parameters"}
 _ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
+_OPEN = (NO_OUTCOME, Outcome.INTERRUPTED)
 
 
 class InstanceChange(Struct, frozen=True, kw_only=True):
@@ -47,6 +49,8 @@ class InstanceChange(Struct, frozen=True, kw_only=True):
     is_new: bool = False
     is_gone: bool = False
     again: tuple[Range, ...] = ()  # tasks that have ended and run again
+    # tasks of a script that have not ended, and whose files, if they have begun, are of another sample, input or script
+    begun: tuple[Range, ...] = ()
     fresh: tuple[Range, ...] = ()  # tasks that there were not before
     # tasks that do not run, and of which the outputs are collected again: from their files,
     collected: tuple[Range, ...] = ()
@@ -147,11 +151,11 @@ def find_change(
     )
     reasons = _reasons_to_run(before, new, changed_code or {}, keep)
     now = {each.id: before.carried(each.id, each.num_tasks) for each in new.instances}
-    chosen = _chosen(before, new, reasons, changed_samples, changed_inputs or {})
+    chosen = with_downstream(new, _chosen(before, new, reasons, changed_samples, changed_inputs or {}))
     changed = {id for id, why in reasons.items() if why}
     collection = find_collection(before, new, now, changed)
     again = _again(before, new, now, chosen, collection)
-    tasks = _Tasks(again, _fresh(before, new), collection)
+    tasks = _Tasks(again, chosen, _fresh(before, new), collection)
     described = (
         _describe(instance, before, reasons.get(instance.id, ()), now[instance.id], tasks)
         for instance in new.instances
@@ -163,6 +167,7 @@ class _Tasks(Struct):
     """What becomes of tasks, by step instance; see `InstanceChange`."""
 
     again: Mapping[str, list[Range]]
+    chosen: Mapping[str, list[Range]]  # whether they have ended or not
     fresh: Mapping[str, list[Range]]
     collection: Collected
 
@@ -241,12 +246,14 @@ def _describe(
     ranges, added = tuple(tasks.again.get(id, ())), tuple(tasks.fresh.get(id, ()))
     ended = sum(hi - lo for lo, hi in outcomes.ranges(_ENDED))
     num_again = sum(hi - lo for lo, hi in ranges)
+    begun = [r for lo, hi in tasks.chosen.get(id, ()) for r in outcomes.ranges(_OPEN, lo, hi)]
     return InstanceChange(
         id=id,
         step=instance.step,
         why=why,
         is_new=id not in before.instances,
         again=ranges,
+        begun=tuple(begun) if instance.kind is StepKind.CMD else (),
         fresh=added,
         collected=tuple(found.from_files.get(id, ())),
         taken={revision: tuple(of) for revision, of in found.from_data_sets.get(id, {}).items()},
@@ -324,6 +331,7 @@ def _parts(instance: StepInstance) -> dict[str, Any]:
         hidden = _FREE_OF_AGGREGATES if is_manifest else _FREE_OF_AGGREGATES | OF_THE_MANIFEST
         parts |= {key: value for key, value in values["aggregate"].items() if key not in hidden}
         if is_manifest:
+            parts[_ORDER] = [name for name, _ in parts["splits"]]
             parts["splits"] = dict(parts["splits"])
         for one in values["aggregate"]["fields"]:
             parts[f"field {one['name']}"] = "there"

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from merlin.base.document.findings import allowed
+from msgspec.structs import replace
+
+from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem
+from merlin.base.document.tree import Path
+from merlin.base.document.validation import validate_as
+from merlin.errors import SpecError
 from merlin.plan.plan import Scalar
-from merlin.spec.run_block import BATCH_TYPES
+from merlin.spec.checks.surroundings import check_walltime
+from merlin.spec.run_block import BATCH_TYPES, RESOURCE_FIELDS, Run
 
 if TYPE_CHECKING:
+    from merlin.spec.load import Spec
     from merlin.spec.model import Batch
-    from merlin.spec.run_block import Run
 
 # the keys of the study's batch block that are for steps, too; the others are for workers
 _OF_STEPS = ("type", "bank", "queue", "reservation", "qos", "flux_path")
 _LOCAL = "local"
+
+
+def with_values(run: Run, fill: Callable[[str], str], spec: Spec, within: Path) -> Run:
+    """The resources of the block at the path `within`, with tokens filled in and read as values in the spec are.
+
+    Raises SpecError for what would be refused there.
+    """
+    if not any(isinstance(value, str) and "$(" in value for value in run.resources.values()):
+        return run
+    written = run.model_dump(include=set(RESOURCE_FIELDS), by_alias=True, exclude_none=True)
+    findings = Findings(str(spec.path))
+    read = validate_as(Run, _filled(written, fill), spec.expanded, findings, within=within)
+    walltime = spec.expanded.get(*within, "walltime")
+    check_walltime(replace(walltime, content=fill(walltime.text)), findings)
+    if read is None or findings.failed:
+        raise SpecError(findings.items)
+    return read
+
+
+def _filled(value: Any, fill: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _filled(item, fill) for key, item in value.items()}
+    return fill(value) if isinstance(value, str) else value
 
 
 def step_resources(
@@ -41,5 +70,5 @@ def step_resources(
 
 
 def _number(text: str) -> Scalar:
-    """Turn the text of a resource that came from a parameter into a number, if it is one."""
-    return int(text) if text.isdecimal() else text
+    """The text, or the whole number that is written so: 7, not 007."""
+    return int(text) if text.isdecimal() and str(int(text)) == text else text

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.ledger.replay import replay
 from merlin.report.activity import Activity, activity
@@ -14,8 +15,9 @@ from merlin.report.runs import StudyRun, study_runs
 from merlin.report.samples import Parameter, SamplesSummary, parameters, summarise_samples
 from merlin.status.failures import FailureGroup, group_failures
 from merlin.views.cost import StudyCost, study_cost
-from merlin.views.graph import Node, graph_of
+from merlin.views.graph import Node, graph_of_all
 from merlin.views.study_page import StudyPage, StudyView
+from merlin.views.surroundings import obstacles_now
 from merlin.workspace.directory import Workspace, members
 from merlin.workspace.provenance import Provenance, read_provenance
 
@@ -46,6 +48,8 @@ def gather(workspace: Workspace) -> ReportFacts:
     """Read the study of a workspace, with its extensions. Raises LedgerError if its ledger cannot be read."""
     studies = members(workspace)
     page = StudyView(studies[0].path).look()
+    if page.totals.missing and not page.obstacles:
+        page = replace(page, obstacles=obstacles_now(studies[0]))
     replays = [(study, replay(study.ledger_dir, study.plan)) for study in studies]
     plans = [(study.plan, state) for study, state in replays]
     spec = studies[0].spec_copy().decode(errors="replace")
@@ -56,7 +60,7 @@ def gather(workspace: Workspace) -> ReportFacts:
         provenance=read_provenance(studies[0].info),
         spec_name=Path(studies[0].plan.spec_path).name,
         spec_text=spec,
-        nodes=tuple(graph_of(studies[0].plan)),
+        nodes=tuple(graph_of_all([study.plan for study in studies])),
         runs=study_runs(replays),
         samples=summarise_samples(studies),
         parameters=parameters(studies[0]),

@@ -6,7 +6,8 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,14 +44,16 @@ def init(folder: Folder, changes: Mapping[str, Any]) -> bool:
 
     Raises ConfigError for changes to a server that exists, and for values that cannot be.
     """
-    if folder.exists:
-        settings = folder.settings()
-        if changes:
-            raise ConfigError(f"there is a server in {folder.path}; change it with: merlin server config")
-        make_password(folder, settings)
-        return False
-    make_folder(folder, Settings().with_changes(dict(changes)))
-    return True
+    wanted = Settings().with_changes(dict(changes))
+    with _locked(folder):
+        if folder.exists:
+            settings = folder.settings()
+            if changes:
+                raise ConfigError(f"there is a server in {folder.path}; change it with: merlin server config")
+            make_password(folder, settings)
+            return False
+        make_folder(folder, wanted)
+        return True
 
 
 def configure(folder: Folder, changes: Mapping[str, Any], *, password: str = "") -> Settings:
@@ -80,9 +83,9 @@ def start(folder: Folder, changes: Mapping[str, Any], *, wait_s: float = START_S
     The second value is False if it was running already; `changes` are not made then.
     Raises ConfigError if it cannot be started like this, ExecutionError if it does not come up.
     """
-    if not folder.exists:
-        init(folder, {})
-    with locked(folder.path, wait=True):
+    with _locked(folder):
+        if not folder.exists:
+            make_folder(folder, Settings())
         before = status(folder)
         if before.state in ("running", "loading"):
             settings = folder.settings()
@@ -129,6 +132,15 @@ def restart(folder: Folder) -> Status:
     """Stop and start; a server that was not running is started."""
     stop(folder)
     return start(folder, {})[0]
+
+
+@contextmanager
+def _locked(folder: Folder) -> Iterator[None]:
+    """Hold the lock on the directory, which is made if it is missing."""
+    if not folder.exists:
+        make_private_dir(folder.path)
+    with locked(folder.path, wait=True):
+        yield
 
 
 def _existing(folder: Folder) -> Folder:

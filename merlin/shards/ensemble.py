@@ -32,7 +32,8 @@ def open_shards(
     default one for each core, 16 at most. Raises NotADataSetError if there is none, or several, and ShardError if
     its manifest is damaged.
     """
-    return Ensemble(Store(read_manifest(find_data_set(Path(path))), cache_bytes, threads))
+    found = find_data_set(Path(path)).absolute()  # the process may change its directory
+    return Ensemble(Store(read_manifest(found), cache_bytes, threads))
 
 
 class Ensemble(SampleReader):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeVar
@@ -81,19 +82,38 @@ class UnfinishedDirectory(Generic[Item]):
         self._log.flush()
         os.fsync(self._log.fileno())
 
+    @contextmanager
+    def _room(self, name: str) -> Iterator[Path]:
+        """Where what replaces the directory's content is written: a killed writer's is there again, others are removed.
+
+        After a ShardError, nothing of it is left.
+        """
+        room = self.folder / name
+        for path in self.folder.glob("*/"):
+            if path != room:
+                shutil.rmtree(path)
+        try:
+            yield room
+        except ShardError:
+            shutil.rmtree(room, ignore_errors=True)
+            raise
+        finally:
+            with suppress(OSError):  # there is the record of something unfinished
+                self.folder.rmdir()
+
     def remove_record(self) -> None:
         """Remove the record, as nothing is unfinished any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file. Raises ShardError."""
+def read_object(path: Path, todo: str = "start anew with --overwrite") -> dict[str, Any]:
+    """The JSON object in a file. Raises ShardError, which says what to do."""
     try:
         found = parsed(path.read_bytes())
     except (OSError, ValueError) as e:
-        raise ShardError(f"{path} cannot be read: {e}; start anew with --overwrite") from e
+        raise ShardError(f"{path} cannot be read: {e}; {todo}") from e
     if not isinstance(found, dict):
-        raise ShardError(f"{path} cannot be read: it holds no JSON object; start anew with --overwrite")
+        raise ShardError(f"{path} cannot be read: it holds no JSON object; {todo}")
     return found
 
 

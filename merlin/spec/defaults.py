@@ -11,6 +11,8 @@ RUN = {"task_queue": "merlin", "max_retries": 30}
 WORKER: dict[str, Any] = {"steps": ["all"]}
 SAMPLES = {"level_max_dirs": 25}
 DEFAULT_WORKER = "default_worker"
+MAX_FILE_NAME = 255  # bytes
+SAMPLES_SUFFIXES = (".npy", ".csv", ".tab", ".parquet")
 GENERATED_FILE = "$(MERLIN_INFO)/samples.npy"
 OPEN_BLOCKS = frozenset({"user", "variables", "labels", "values"})  # nulls in these are the user's
 

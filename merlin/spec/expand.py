@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.document.findings import Findings, did_you_mean
-from merlin.base.document.scalars import plain_scalar, typed
+from merlin.base.document.scalars import plain_scalar, typed, yaml_number
 from merlin.base.document.tokens import substitute
 from merlin.base.document.tree import SCRIPT_KEYS, Entry, compose, to_data
 from merlin.spec.variables import OUTPUT_PATH, RESERVED, expand_home, resolve_variables
@@ -20,6 +20,7 @@ LITERAL_KEYS = SCRIPT_KEYS | {"regex"}
 # What these take from the environment may be secret, so it is filled in when they are used, and not in a file.
 LATE_KEYS = frozenset({"webhook", "mail", "apprise"})
 _BLOCKS = ("variables", "labels")
+_PYTHON_FLOAT = re.compile(r"-?\de[+-]\d\d+")  # such as 1e-05
 
 
 class Expansion(Struct, frozen=True):
@@ -167,7 +168,7 @@ def _write_back(tree: Entry, values: Mapping[str, str]) -> Entry:
     """Let the env block of the expanded tree show the values of variables."""
     env = dict(tree.get("env").mapping)
     for block in _BLOCKS:
-        if block in env:
+        if block in env and env[block].mapping:
             content = {
                 name: replace(entry, content=values[name])
                 if name in values and isinstance(entry.content, str)
@@ -223,4 +224,6 @@ def _list_entry(node: yaml.Node, entry: Entry) -> Entry:
     if isinstance(node, yaml.SequenceNode):
         return replace(entry, content=[_list_entry(item, entry) for item in node.value], plain=False)
     text = node.value if isinstance(node, yaml.ScalarNode) else ""
+    if _PYTHON_FLOAT.fullmatch(text):  # which YAML would take for a text
+        text = yaml_number(float(text))
     return replace(entry, content=text, plain=not getattr(node, "style", ""))

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.document.findings import NOWHERE, Findings, SourceText
+from merlin.base.document.tokens import substitute
 from merlin.base.document.tree import Entry, parse, to_data
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec import provenance
@@ -31,14 +32,13 @@ class Spec:
     """A spec that may run.
 
     `document` has user variables filled in; tokens of parameters, samples, workspaces and reserved variables
-    are left in it as text. `dependencies` and `sources` are those of env.
+    are left in it as text. `dependencies` are those of env.
     """
 
     path: Path
     text: str  # as it is in the file
     document: Document
     variables: dict[str, Scalar]  # env.variables, env.labels and --vars; values filled in, `~` and $HOME too
-    sources: list[str]
     dependencies: Dependencies
     warnings: list[Diagnostic] = field(default_factory=list)
     tree: Entry = field(default_factory=lambda: Entry(None), repr=False)  # as written, with --vars
@@ -117,7 +117,8 @@ def check_spec(
     parameters, allow_undefined = how.get("parameters"), how.get("allow_undefined", False)
     known = expansion if parameters is None else _with_parameters(expansion, parameters)
     check(SourceText(findings.file, text), tree, known, findings, allow_undefined=allow_undefined)
-    document = validate_as(Document, fill(to_data(expansion.tree)), expansion.tree, findings)
+    data = _for_workers(fill(to_data(expansion.tree)), os.path.dirname(os.path.abspath(path)))  # noqa: PTH100, PTH120
+    document = validate_as(Document, data, expansion.tree, findings)
     diagnostics = findings.sorted()
     if document is None or findings.failed:
         return None, diagnostics
@@ -126,13 +127,28 @@ def check_spec(
         text=text,
         document=document,
         variables=expansion.variables,
-        sources=list(document.env.sources),
         dependencies=document.env.dependencies,
         warnings=diagnostics,
         tree=tree,
         expanded=expansion.tree,
     )
     return spec, diagnostics
+
+
+def _for_workers(data: dict[str, Any], root: str) -> dict[str, Any]:
+    """The spec with $(SPECROOT) filled in where workers have no study that does it."""
+
+    def at_root(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: at_root(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [at_root(item) for item in value]
+        return substitute(value, {"SPECROOT": root}) if isinstance(value, str) else value
+
+    merlin = data["merlin"]
+    if isinstance(merlin, dict):
+        merlin = {**merlin, "resources": at_root(merlin["resources"])}
+    return {**data, "batch": at_root(data["batch"]), "merlin": merlin}
 
 
 def _with_parameters(expansion: Expansion, names: Collection[str]) -> Expansion:

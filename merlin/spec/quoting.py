@@ -18,6 +18,7 @@ Quoting = Literal["plain", "double", "here", "single", "text", "comment"]
 
 # sh, bash, ksh93, bash-5.2, pwsh, …; the shells of Tcl do not run $(NAME)
 _SHELL = re.compile(r"(?:^|[/\s])(?!tclsh|wish)\w*sh[\d.]*(?:-[\w.]+)?(?:\s|$)")
+_BOURNE_SHELL = re.compile(r"(?:^|[/\s])(?:ba|da|k|z|a)?sh(?:\s|$)")
 _ORDINARY = re.compile(r"[^\\'\"$`#()<>{};&|\s]+")
 _HERE = re.compile(r"<<(?P<tabs>-?)[ \t]*(?P<word>(?:'[^']*'|\"[^\"]*\"|\\.|[^\s;&|<>()'\"\\])+)", re.DOTALL)
 _MARKS = re.compile(r"['\"\\]")
@@ -50,6 +51,11 @@ class Use(Struct, frozen=True):
 def is_shell(shell: str) -> bool:
     """True if scripts of this interpreter are a shell's; one that is not known yet may be."""
     return not shell.strip() or "$(" in shell or _SHELL.search(shell) is not None
+
+
+def is_bourne_shell(shell: str) -> bool:
+    """True if scripts of this interpreter may begin with the lines of env.sources."""
+    return _BOURNE_SHELL.search(shell) is not None
 
 
 def uses(script: str) -> list[Use]:

@@ -94,6 +94,12 @@ def _as_priority(value: Any) -> str | float:
     return number
 
 
+def _as_limit(value: float) -> float:
+    if not value:
+        raise Problem("must be more than 0", "for no limit, leave it out")
+    return value
+
+
 def _as_files(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -117,7 +123,9 @@ class Run(Block):
     task_queue: Name = optional("Queue whose workers run the step.", "merlin")
     max_retries: Count = optional("How often a task may ask to run again (exit codes 100, 104).", 30)
     retry_delay: Seconds = optional("Seconds before a task runs again.", 1.0)
-    timeout: Seconds | None = optional('Time limit of one task: seconds or "HH:MM:SS".')
+    timeout: Annotated[Seconds, AfterValidator(_as_limit)] | None = optional(
+        'Time limit of one task: seconds or "HH:MM:SS".'
+    )
     on_failure: Literal["skip", "continue"] = optional(
         "What later steps do with samples that fail here: skip them, or run them all the same "
         "(`continue`); default: merlin.on_failure.",

@@ -52,16 +52,11 @@ class LiveWorkers(Struct, frozen=True, kw_only=True):
     waiting: tuple[str, ...] = ()  # why steps wait for workers with more time or devices
 
 
-def of_holder(
-    holder: Holder | None, *, is_open: bool, last_sign: float | None, longest_s: float, now: float
-) -> Activity:
+def of_holder(holder: Holder, *, last_sign: float | None, longest_s: float, now: float) -> Activity:
     """The activity of a study by the run that holds its workspace.
 
-    `is_open`: the last run has not recorded its end; `last_sign`: when it wrote something last, in epoch seconds;
-    `longest_s`: the most seconds that a record took so far.
+    `last_sign`: when it wrote something last, in epoch seconds; `longest_s`: the most seconds that a record took.
     """
-    if holder is None or not (holder.is_here or is_open):  # the file keeps the last holder
-        return NOBODY
     if holder.is_suspended:
         reason = f"its run, {holder}, is suspended; it goes on after: kill -CONT {holder.pid}"
         return Activity(state="stalled", reason=reason)

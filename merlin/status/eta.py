@@ -8,7 +8,8 @@ the slots at work, is its time; the wait for the last tasks of each step, when m
     high  as few slots are at work as in the last minutes or in the whole run, the tasks are long, and each step ends
           with as long a wait as any of its records took
 
-Samples that grow slower than all before them, and workers that will come or go, are not foreseen.
+Samples that grow slower than all before them, workers that will come or go, and the delay of tasks that asked to run
+again, are not foreseen.
 """
 
 from __future__ import annotations

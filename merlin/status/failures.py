@@ -47,7 +47,9 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
     id: str  # a short name, which the same group has tomorrow: `merlin failures --group`
     step: str
-    exit_class: str  # "exit code 3", "signal 9 (SIGKILL)", "timeout", "bad output", "crash", "exception"
+    exit_class: (
+        str  # "exit code 3", "signal 9 (SIGKILL)", "timeout", "bad output", "crash", "cancelled", "exception"
+    )
     # the last line of stderr that says something, or the cause, without numbers, paths, identifiers and times
     signature: str
     cause: str  # of one of them, as recorded
@@ -183,26 +185,30 @@ def _add(
             group.tail = next((text for task, text in table.tails.items() if task in these), "")
 
 
-_TIMEOUT = re.compile(r"\btime[d ]*[ -]?out\b|\bwalltime\b", re.IGNORECASE)
-_BAD_OUTPUT = re.compile(r"^(field|output) '|\bbad output\b", re.IGNORECASE)
-_CRASH = re.compile(r"\bcrash|\bworker\b.*\b(died|lost|killed)|kill\w* (its|the) worker", re.IGNORECASE)
+# how Merlin's own causes begin; what tasks say may hold such words, too
+_OWN_KINDS = {
+    "timeout": re.compile(r"timeout after |the walltime( of .*)? of its job was over "),
+    "crash": re.compile(r"killed its worker |its worker was lost "),
+    "cancelled": re.compile(r"cancelled: merlin cancel"),
+    "bad output": re.compile(r"(field|output|graph|valid) '"),
+}
 
 
 def exit_class(cause: str, exit_code: int) -> str:
     """The kind of end that follows from a cause and an exit code."""
-    if _TIMEOUT.search(cause):
-        return "timeout"
-    if _CRASH.search(cause):
-        return "crash"
+    for kind, beginning in _OWN_KINDS.items():
+        if beginning.match(cause):
+            return kind
     if exit_code < 0:
         try:
             return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"
         except ValueError:
             return f"signal {-exit_code}"
-    if exit_code > 0:
+    # 1 is also recorded for errors of functions, and of Merlin, which are no exit codes
+    if exit_code > 1 or (exit_code == 1 and cause in ("", "exit code 1")):
         known = {int(code) for code in ReturnCode}
         return f"exit code {exit_code}" + (f" ({ReturnCode(exit_code).name})" if exit_code in known else "")
-    return "bad output" if _BAD_OUTPUT.search(cause) else "exception"
+    return "exception"
 
 
 def _finish(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Literal, Protocol, TypedDict
+from typing import Literal, TypedDict
 
 from msgspec import Struct
 
@@ -18,18 +18,22 @@ from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.counts import Counts as SampleCounts
 from merlin.shards.format.counts import counts_of as samples_of
-from merlin.status.activity import Activity, LiveWorkers, of_holder
+from merlin.status.activity import NOBODY, Activity, LiveWorkers, of_holder
 from merlin.status.eta import NOW, Estimate, Eta
 from merlin.status.facts import LedgerFacts
 from merlin.status.live import holder_of, last_sign
 from merlin.status.remaining import Remaining, estimate_of
+from merlin.status.run_events import EXECUTOR as EXECUTOR
+from merlin.status.run_events import end_of_run as end_of_run
+from merlin.status.run_events import is_published as is_published
+from merlin.status.run_events import runs_of
+from merlin.status.run_events import was_published as was_published
 from merlin.status.tally import Tally, rate_of
 from merlin.status.tally_facts import TallyFacts
 from merlin.workspace.directory import Workspace
 
 State = Literal["new", "running", "stalled", "unknown", "finished", "stopped", "failed"]
 
-EXECUTOR = "celery"  # in the event of a run that was published
 CANCELLED = "cancelled"  # the stop reason of a run that `merlin cancel` ended
 KILLED = "killed"  # the stop reason of a run that left no word
 
@@ -105,13 +109,11 @@ def read_facts(workspace: Workspace) -> LedgerFacts:
 
 def local_activity(workspace: Workspace, facts: LedgerFacts, now: float) -> Activity:
     """Whether a command here, or on another machine of the file system, runs the study."""
-    holder = holder_of(workspace)
+    holder = holder_of(workspace, facts)
     if holder is None:
-        return of_holder(None, is_open=False, last_sign=None, longest_s=0.0, now=now)
-    runs = _runs(facts.events())
+        return NOBODY
     return of_holder(
         holder,
-        is_open=bool(runs) and runs[-1].kind == "run_started",
         last_sign=None if holder.is_here else last_sign(workspace),
         longest_s=max((sums.longest_s for sums in facts.sums().values()), default=0.0),
         now=now,
@@ -131,7 +133,7 @@ def snapshot_of(
 
     `workers`: of a study that was published; `step_jobs`: batch jobs of steps, waiting or running, by step instance.
     """
-    events, is_live = _runs(ledger.events()), activity.state == "running"
+    events, is_live = runs_of(ledger.events()), activity.state == "running"
     facts = _Facts(
         workspace=workspace,
         ledger=ledger,
@@ -313,43 +315,13 @@ def _state(totals: StepStatus, activity: Activity, events: list[EventRecord]) ->
         return "finished" if totals.ok == totals.planned else "failed"
     if not events and not totals.done:
         return "new"
-    runs = _runs(events)
+    runs = runs_of(events)
     return "failed" if runs and runs[-1].kind == "run_failed" else "stopped"
-
-
-class HasEvents(Protocol):
-    """A replay, or the facts of a ledger."""
-
-    def events(self) -> list[EventRecord]:
-        """The events of all runs, run by run in order of time."""
-
-
-def is_published(state: HasEvents) -> bool:
-    """True if the last run was handed to workers on other machines, and its end is not in the ledger yet."""
-    runs = _runs(state.events())
-    return bool(runs) and runs[-1].kind == "run_started" and runs[-1].data.get("executor") == EXECUTOR
-
-
-def end_of_run(state: HasEvents) -> str | None:
-    """Why the last run ended before its end, as it said itself; None if it did not."""
-    runs = _runs(state.events())
-    return str(runs[-1].data.get("reason", "")) if runs and runs[-1].kind == "run_stopped" else None
-
-
-def was_published(state: HasEvents) -> bool:
-    """True if the last run was handed to workers on other machines, even if it has ended."""
-    starts = [e for e in state.events() if e.kind == "run_started"]
-    return bool(starts) and starts[-1].data.get("executor") == EXECUTOR
 
 
 def _stop_reason(events: list[EventRecord]) -> str:
     """What the last run said when it ended."""
-    runs = _runs(events)
+    runs = runs_of(events)
     if not runs:
         return ""
     return KILLED if runs[-1].kind == "run_started" else str(runs[-1].data.get("reason", ""))
-
-
-def _runs(events: list[EventRecord]) -> list[EventRecord]:
-    """The events that say how runs began and ended."""
-    return [event for event in events if event.kind.startswith("run_")]

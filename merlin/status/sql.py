@@ -360,12 +360,13 @@ def _free_names(names: list[str], taken: set[str], prefix: str) -> list[str]:
     return free
 
 
-def _sql_type(values: Iterable[object]) -> str:
-    kinds = {type(v) for v in values}
+def _sql_type(values: Iterable[Any]) -> str:
+    found = list(values)
+    kinds = {type(v) for v in found}
     if kinds == {bool}:
         return "BOOLEAN"
     if kinds == {int}:
-        return "BIGINT"
+        return "BIGINT" if all(-(2**63) <= v < 2**63 for v in found) else "HUGEINT"
     return "DOUBLE" if kinds and kinds <= {int, float} else "VARCHAR"
 
 

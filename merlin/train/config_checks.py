@@ -14,7 +14,7 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
 from merlin.train.config_file import ConfigFile
-from merlin.train.data import Classes, ColumnSelection, class_values, find_bad_values
+from merlin.train.data import DEFAULT_METHOD, Classes, ColumnSelection, class_values, find_bad_values
 from merlin.train.loading.columns import Columns
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _choose(
     """The columns that are named, from those offered; if none are, the usual ones except constant ones."""
     names: tuple[str, ...] | None = getattr(file.config.fields, group)
     if names is None:
-        return tuple(c for c in usual if not _constant(c))
+        return tuple(c for c in usual if not _constant(file, group, c))
     known = {c.name: c for c in offered}
     found = []
     for place, name in enumerate(names):
@@ -85,10 +85,9 @@ def _choose(
             if other is not None:
                 what = f"'{name}' is of kind {other.kind}, which fields.{group} does not take"
             file.error(path, f"fields.{group}: {what}", allowed(name, known, "there are"), "field")
-        elif _constant(known[name]):
-            file.error(
-                path, f"fields.{group}: '{name}' is the same in all samples", "leave it out", "constant"
-            )
+        elif what := _constant(file, group, known[name]):
+            advice = f", or write normalise: {{{name}: none}}" if what.startswith("channel") else ""
+            file.error(path, f"fields.{group}: {what}", f"leave it out{advice}", "constant")
         else:
             found.append(known[name])
     return tuple(found)
@@ -118,9 +117,20 @@ def _refuse_double(file: ConfigFile, selection: ColumnSelection) -> None:
                 file.error(path, f"fields.{group}: '{column.name}' is one of fields.{before}", hint, "double")
 
 
-def _constant(column: Column) -> bool:
-    known = column.statistics
-    return known is not None and all(n > 0 for n in known.count) and not all(s > 0 for s in known.std)
+def _constant(file: ConfigFile, group: str, column: Column) -> str:
+    """What of a column is the same in all samples, if it cannot be used for that; "" if it can be.
+
+    An image of which only some channels are constant can be used as it is, without being normalised.
+    """
+    known, given = column.statistics, file.config.normalise
+    if known is None or not all(n > 0 for n in known.count) or all(s > 0 for s in known.std):
+        return ""
+    if not any(s > 0 for s in known.std):
+        return f"'{column.name}' is the same in all samples"
+    if given.get(column.name, given.get(group, DEFAULT_METHOD)) is None:
+        return ""
+    channel = next(i for i, s in enumerate(known.std) if not s > 0)
+    return f"channel {channel} of '{column.name}' is constant"
 
 
 def _group_of(column: Column, selection: ColumnSelection) -> str:

@@ -14,9 +14,12 @@ LEAST_MEMORY, MOST_MEMORY = 10.0, 200.0  # steps that Adam's first moment lasts;
 MOST_JUDGING = 1_000  # samples of a share that only decide rounds; each round evaluates three models by them
 
 
-def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> TrainConfig:
+def with_defaults(
+    config: TrainConfig, num_samples: int, num_phases: int, begun: TrainConfig | None = None
+) -> TrainConfig:
     """The configuration with every key of a tournament that was left out, given the samples to train on.
 
+    A run that has begun with the configuration `begun` keeps what follows from its length, which may change.
     A configuration with a strategy of its own keeps it. A model of several phases has parts that work against
     each other, and nobody has shown that averaging them works: it keeps the better of two.
     """
@@ -49,7 +52,7 @@ def with_defaults(config: TrainConfig, num_samples: int, num_phases: int) -> Tra
     updates: dict[str, Any] = {"tournament": tournament.model_copy(update=found)}
     if averages and "name" not in config.schedule.model_fields_set:
         updates["schedule"] = config.schedule.model_copy(update={"name": "cosine"})
-    return _with_betas(config.model_copy(update=updates), num_samples, num_phases)
+    return _with_betas(config.model_copy(update=updates), num_samples, num_phases, begun)
 
 
 def averaging_intervals(transport: str, trainers: int) -> tuple[int, int]:
@@ -75,13 +78,17 @@ def first_beta(interval: int, num_steps: int) -> float:
     return round(1 - 1 / max(LEAST_MEMORY, min(memory, num_steps / 60)), 4)
 
 
-def _with_betas(config: TrainConfig, num_samples: int, num_phases: int) -> TrainConfig:
+def _with_betas(
+    config: TrainConfig, num_samples: int, num_phases: int, begun: TrainConfig | None
+) -> TrainConfig:
     optimizer, training = config.optimizer, config.training
     if not config.merges or num_phases > 1 or "betas" in optimizer.model_fields_set:
         return config
     share = num_samples // config.tournament.trainers
     num_steps = training.num_steps(share // training.batch_size)  # about; trainers may have a few more
     betas = first_beta(config.tournament.interval, num_steps), optimizer.betas[1]
+    if begun is not None:
+        betas = begun.optimizer.betas
     return config.model_copy(update={"optimizer": optimizer.model_copy(update={"betas": betas})})
 
 

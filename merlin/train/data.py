@@ -88,11 +88,11 @@ class ColumnSelection(Struct, frozen=True):
         )
 
     def methods(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A normalisation for every column: the one given for it, else for its group, else the default."""
+        """A normalisation for every column, by its path: the one given for it, else for its group, else the default."""
         chosen = {}
         for group, columns in (("inputs", self.inputs), ("scalars", self.scalars), ("images", self.images)):
             for column in columns:
-                chosen[column.name] = given.get(column.name, given.get(group, DEFAULT_METHOD))
+                chosen[column.path] = given.get(column.name, given.get(group, DEFAULT_METHOD))
         return chosen
 
 

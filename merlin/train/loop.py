@@ -263,13 +263,24 @@ class Loop:
         require_code(trainer.config.model.name, state.get("code", {}), where)
         trainer.load_state_dict(state["trainer"])
         self.progress = _progress(state["progress"], self._timing)
+        if state["judge"] != to_plain(self.judge):
+            self._change_judge(state["judge"]["metric"])
         self.checkpoints.held = trainer.step if trainer.mesh.leaders is not None else None
         if self.tournament is not None and state.get("tournament") is not None:
             self.tournament.load_state_dict(state["tournament"])
-        if trainer.mesh.ranks.is_first and self.progress.best_step == trainer.step:
+        is_best = self.progress.best is not None and self.progress.best_step == trainer.step
+        if trainer.mesh.ranks.is_first and is_best:
             self.checkpoints.mark_best(trainer.step)  # a process that was killed may have left it undone
         self._saved_step = trainer.step
         return True
+
+    def _change_judge(self, before: str) -> None:
+        """Values of another metric say nothing about what is better now."""
+        self.progress.forget_best()
+        self.checkpoints.note(
+            f"{self.judge.metric} decides from now on, and no longer {before}: "
+            "the best model is that of the validations to come"
+        )
 
     def _checkpoint(self) -> State | None:
         """The checkpoint that all ranks, and all trainers that depend on each other, go on from."""

@@ -30,10 +30,21 @@ def make_optimizer(
     groups = [{"params": list(parameters), BASE_LR: lr}]
     if config.name == "sgd":
         momentum = own.get("momentum", config.momentum)
-        return torch.optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
+        sgd = torch.optim.SGD(groups, lr=lr, momentum=momentum, weight_decay=decay, fused=True)
+        _begin_momentum(sgd)
+        sgd.register_load_state_dict_post_hook(_begin_momentum)  # a state before the first step may have none
+        return sgd
     kind = torch.optim.AdamW if config.name == "adamw" else torch.optim.Adam
     betas = own.get("betas", config.betas)
     return kind(groups, lr=lr, betas=betas, weight_decay=decay, fused=True)
+
+
+def _begin_momentum(sgd: Optimizer) -> None:
+    """Let the momentum that is missing be zero: a first step that the kernel skips would leave it uninitialised."""
+    for group in sgd.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            if sgd.state[parameter].get("momentum_buffer") is None:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
 
 
 def lr_factor(schedule: Schedule, step: int, num_steps: int) -> float:

@@ -26,6 +26,7 @@ from merlin.train.quantities import Quantities
 from merlin.train.run_directory import (
     RunDirectory,
     RunFacts,
+    SplitRule,
     create_run,
     environment_facts,
     new_path,
@@ -106,7 +107,8 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     _check_precision(file)
     data = TrainingData(ens, selection, _fit(file, ens, selection), config)
     trainee = build_trainee(config, selection.shapes)
-    config = with_defaults(config, len(ens.splits[config.splits.train]), len(trainee.phases))
+    num_samples = len(ens.splits[config.splits.train])
+    config = with_defaults(config, num_samples, len(trainee.phases), _begun(config))
     data = TrainingData(ens, selection, data.normaliser, config)
     check_trainee(file, config, trainee)
     _check_width(file, config, selection.shapes, trainee)
@@ -140,6 +142,7 @@ def _facts(
         model_version=version_of(config.model.name),
         input_images=shapes.input_images,
         classes=dict(shapes.classes),
+        splits=SplitRule.of(ens.manifest),
     )
 
 
@@ -191,6 +194,13 @@ def _check_width(file: ConfigFile, config: TrainConfig, shapes: Shapes, trainee:
         file.error(path, f"the width of the model {config.model.name} cannot change: {why}", "leave it out")
 
 
+def _begun(config: TrainConfig) -> TrainConfig | None:
+    """The configuration of the run that is in the directory already; None if there is none."""
+    if config.directory is None or not is_run(Path(config.directory)):
+        return None
+    return load_config(RunDirectory(Path(config.directory)).config_path).config
+
+
 def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
     """The run that has begun in the directory. Raises UsageError if it is another one."""
     facts = run.facts()
@@ -205,6 +215,11 @@ def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
     if facts.data_digest != prepared.facts.data_digest:
         raise UsageError(
             f"{run.path} was trained on other data than {prepared.config.data} has now; begin a new run"
+        )
+    if others := facts.other_splits(prepared.facts.splits):
+        raise UsageError(
+            f"{run.path} was trained on other samples of {prepared.config.data}: {others}; "
+            "give the data set the splits that it had, or begin a new run"
         )
     return Prepared(prepared.config, facts, run.normaliser(), run)
 
@@ -252,7 +267,13 @@ def _resolved(config: TrainConfig, selection: ColumnSelection, data_path: Path) 
     )
     name = config.model.name
     model = Model(name=name, **resolved(name, config.model.options))
-    return config.model_copy(update={"fields": fields, "data": str(data_path.resolve()), "model": model})
+    places = {
+        key: str(Path(given).expanduser())
+        for key, given in (("output", config.output), ("directory", config.directory))
+        if given is not None
+    }
+    data = str(data_path.resolve())
+    return config.model_copy(update={"fields": fields, "data": data, "model": model, **places})
 
 
 def _check_precision(file: ConfigFile) -> None:

@@ -161,7 +161,9 @@ def _trainer(config: TrainConfig, mesh: Mesh, data: TrainingData, device: torch.
     seed_initial_weights(config.seed, 0 if config.merges else mesh.trainer)
     trainee = build_trainee(config, data.shapes)
     loader = data.training_loader(mesh, device)
-    per_epoch = data.least_steps() if config.averages else len(loader)
+    # those who wait for each other in every round make as many steps, whatever the size of their shares
+    together = config.averages or (config.is_tournament and mesh.leaders is not None)
+    per_epoch = data.least_steps() if together else len(loader)
     num_steps = config.training.num_steps(per_epoch)
     widths = None
     if config.mutates_width:

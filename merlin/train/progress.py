@@ -25,13 +25,10 @@ class Judge(Struct, frozen=True):
     @staticmethod
     def of(config: TrainConfig, directions: Mapping[str, Order]) -> Judge:
         """The metric of early stopping, else the tournament's first, else the loss."""
-        if config.training.early_stopping is not None:
-            name = config.training.early_stopping.metric
-            return Judge(name, directions[name])
-        if config.tournament.metrics:
-            first = config.tournament.metrics[0]
-            return Judge(first.name, first.direction or directions[first.name])
-        return Judge("loss", directions["loss"])
+        name, direction = deciding_metric(config), None
+        if config.training.early_stopping is None and config.tournament.metrics:
+            direction = config.tournament.metrics[0].direction
+        return Judge(name, direction or directions[name])
 
     def is_better(self, value: float, than: float | None, by: float = 0.0) -> bool:
         """True if a value is finite, and better; anything finite is better than None."""
@@ -40,6 +37,13 @@ class Judge(Struct, frozen=True):
         if than is None:
             return True
         return value < than - by if self.direction == "min" else value > than + by
+
+
+def deciding_metric(config: TrainConfig) -> str:
+    """The name of the metric that decides what is best."""
+    if config.training.early_stopping is not None:
+        return config.training.early_stopping.metric
+    return config.tournament.metrics[0].name if config.tournament.metrics else "loss"
 
 
 class LoopProgress(Struct):
@@ -77,6 +81,12 @@ class LoopProgress(Struct):
         if judge.is_better(value, self.reference, 0.0 if stopping is None else stopping.min_delta):
             self.reference, self.stale = value, 0
         return is_best
+
+    def forget_best(self) -> None:
+        """Begin anew to look for the best model, because another metric decides."""
+        self.best, self.best_step, self.best_metrics = None, 0, {}
+        self.reference, self.stale = None, 0
+        self.validated_step = -1  # a run that has no steps left is validated once more
 
     def early_end(self, judge: Judge, stopping: EarlyStopping | None) -> str:
         """Why the run ends before its last step; "" if it does not."""

@@ -1,11 +1,12 @@
 """A training run on disk.
 
 config.yaml            the configuration, every key with its value
-run.json               what the run is: versions, seed, the data's digest, the shapes of a batch
+run.json               what the run is: versions, seed, the data's digest and splits, the shapes of a batch
 normalise.json         how the columns are normalised
 trainers/<k>/          log, metrics.jsonl, tensorboard/, checkpoints/
 tournament/            what trainers exchange
 best/                  the best model of all trainers: model.pt, normalise.json, best.json
+best.lock              held by the process that writes best/
 """
 
 from __future__ import annotations
@@ -21,20 +22,37 @@ import torch
 from msgspec import Struct, field
 
 from merlin.base.files import replacing, write_text
+from merlin.base.locks import locked
 from merlin.base.records import FileFormat, as_kind, to_plain
 from merlin.base.yaml_text import yaml_text
 from merlin.errors import TrainingError, command_line
+from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.regular_file import read_json
 from merlin.train.checkpoint import read_best
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
+from merlin.train.progress import deciding_metric
 from merlin.train.quantities import Quantities
 from merlin.train.run_paths import BEST, CONFIG, FACTS, MODEL_FORMAT, NORMALISE, RunPaths
-from merlin.train.state_file import write_state
+from merlin.train.state_file import State, write_state
 from merlin.workspace.prepare import code_version
 
 FORMAT = FileFormat("merlin-run", 1)
+
+
+class SplitRule(Struct, frozen=True):
+    """How a data set divides its samples among splits; the order of the splits counts."""
+
+    fractions: tuple[tuple[str, float], ...]
+    seed: int
+
+    @staticmethod
+    def of(data: DataSet) -> SplitRule:
+        return SplitRule(tuple(data.splits.fractions.items()), data.splits.seed)
+
+    def __str__(self) -> str:
+        return f"{', '.join(f'{name} {part:g}' for name, part in self.fractions)} with seed {self.seed}"
 
 
 class RunFacts(Struct, frozen=True):
@@ -59,6 +77,13 @@ class RunFacts(Struct, frozen=True):
     model_version: int | str | None = None
     input_images: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     classes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the values of a class, ascending
+    splits: SplitRule | None = None  # None: an earlier version did not note it
+
+    def other_splits(self, now: SplitRule | None) -> str:
+        """In which way the data's splits were others when the run began; "" if they were the same."""
+        if self.splits is None or self.splits == now:
+            return ""
+        return f"its splits were {self.splits}, and are {now}"
 
     @property
     def shapes(self) -> Shapes:
@@ -130,17 +155,39 @@ def new_path(config: TrainConfig) -> Path:
 def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | None:
     """Put the best model of all trainers into `best/`; returns its facts, None if no trainer was validated yet.
 
-    Each trainer may do this when it ends: the last one sees the models of all. Raises CheckpointError.
+    Each trainer may do this when it ends, one after the other: the last one sees the models of all. Raises
+    CheckpointError.
     """
-    best: dict[str, Any] | None = None
+    with locked(run.path / "best.lock", wait=True):
+        best = _best_of_all(run, deciding_metric(config))
+        return None if best is None else _publish(run, config, best)
+
+
+def _best_of_all(run: RunDirectory, metric: str) -> State | None:
+    """The best checkpoint of those that were judged by `metric`, with its trainer; None if there is none at all.
+
+    If none was judged by it yet, because the run goes on with another metric, those count that are judged as the first.
+    """
+    best: State | None = None
     for index in run.trainers():
         state = read_best(run.trainer(index).checkpoints)
-        if state is not None:
-            sign = 1 if state["judge"]["direction"] == "min" else -1
-            if best is None or sign * state["progress"]["best"] < sign * best["progress"]["best"]:
-                best = {**state, "trainer_index": index}
-    if best is None:
-        return None
+        if state is None or state["progress"]["best"] is None:
+            continue
+        if best is None or _is_better(state, best, metric):
+            best = {**state, "trainer_index": index}
+    return best
+
+
+def _is_better(state: State, than: State, metric: str) -> bool:
+    judge = state["judge"]
+    if judge != than["judge"]:
+        return bool(judge["metric"] == metric != than["judge"]["metric"])
+    sign = 1 if judge["direction"] == "min" else -1
+    return bool(sign * state["progress"]["best"] < sign * than["progress"]["best"])
+
+
+def _publish(run: RunDirectory, config: TrainConfig, best: State) -> dict[str, Any]:
+    """Write `best/`, and return what it says of the model."""
     found = {
         "trainer": best["trainer_index"],
         "step": best["step"],

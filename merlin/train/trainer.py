@@ -166,10 +166,8 @@ class Trainer:
                 nn.utils.clip_grad_norm_(phase.parameters, clip)
             self._scaler.step(optimizer)
         else:
-            if clip is not None:
-                probe = loss + nn.utils.clip_grad_norm_(phase.parameters, clip)
-            else:
-                probe = self._learner.parallel.probe(loss, phase.parameters)
+            norm = None if clip is None else nn.utils.clip_grad_norm_(phase.parameters, clip)
+            probe = self._learner.parallel.probe(loss, phase.parameters, norm)
             if self._waits_for_device:
                 optimizer.grad_scale = None  # type: ignore[attr-defined]
                 optimizer.found_inf = torch.isfinite(probe).logical_not_().float()  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from merlin.errors import MerlinError, UsageError
+from merlin.errors import MerlinError, TrainingError, UsageError
 from merlin.train.config import TrainConfig
 from merlin.train.config_file import ConfigFile, load_config
 from merlin.train.events import StopRequest
@@ -181,7 +182,7 @@ def train_as_rank(
 ) -> RankEnd:
     """Train as one of several processes that were started together; the first rank of each trainer is watched.
 
-    Raises as `prepare` and `train`; what all ranks find wrong with the configuration, only the first one raises.
+    Raises as `prepare` and `train`; of what is wrong with the configuration, only the first one says more than a line.
     """
     words = (*request.words, *_ranks_word(request, world))
     try:
@@ -189,7 +190,7 @@ def train_as_rank(
         _check_trainer(request, prepared.config.tournament.trainers)
     except MerlinError as error:
         if world.rank:
-            return RankEnd(exit_code=error.exit_code)
+            raise _of_rank(error, world) from error
         raise
     stop.listen()
     config = prepared.config
@@ -213,6 +214,13 @@ def train_as_rank(
         baselines=check_against_baselines(run, config) if is_first and is_finished else BaselineCheck(),
         resume="" if is_finished else resume_command(run, config),
     )
+
+
+def _of_rank(error: MerlinError, world: World) -> MerlinError:
+    """The error of one rank in a line, since often all ranks have the same; sometimes it is this one's alone."""
+    first, _, _ = str(error).partition("\n")
+    text = f"rank {world.rank} of {world.size} on {socket.gethostname()}: {first}"
+    return UsageError(text) if error.exit_code == UsageError.exit_code else TrainingError(text)
 
 
 def _begin_together(prepared: Prepared, request: TrainRequest) -> RunDirectory:

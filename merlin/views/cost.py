@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from merlin.execution.conductor import UPDATER
 from merlin.execution.job_folder import WORKER_PREFIX
 from merlin.ledger.encode import array_block, outcomes_of, read_blocks
 from merlin.ledger.format import BlockId, Kind, Writer
+from merlin.ledger.records import RESET
 from merlin.ledger.replay import LedgerEntry, Ranges, Replay, replay
+from merlin.ledger.segments import lineage
 from merlin.plan.durations import walltime_s
 from merlin.plan.fit import need_of
 from merlin.plan.job_policy import job_policy, job_request
@@ -22,7 +27,16 @@ from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.live import is_live
 from merlin.status.snapshot import EXECUTOR
 from merlin.views.allocation_cost import AllocationCost, Spell, allocation_costs
-from merlin.workspace.directory import Workspace, shown_together
+from merlin.workspace.directory import (
+    EXTENSIONS_DIR,
+    REVISIONS_DIR,
+    Workspace,
+    is_workspace,
+    ledger_of,
+    open_workspace,
+    shown_together,
+)
+from merlin.workspace.revisions import AFTER, BEFORE, plans_of
 
 HOUR_S = 3600.0
 
@@ -40,8 +54,8 @@ class StepCost(Struct, frozen=True, kw_only=True):
     ok_h: float  # of tasks that are ok
     failed_h: float  # of tasks that have failed and did not run again
     retried_h: float  # of tries after which the task ran again; see `StudyCost`
-    interrupted_h: float  # cut off by the walltime, a lost worker, or a stop
-    rerun_h: float  # ended ok, and were run again
+    interrupted_h: float  # cut off by the walltime or a stop
+    rerun_h: float  # ended ok, and were run again, or put aside by an update or its undoing
     gpu_h: float  # GPU-hours, of all of it
     requested_h: float | None  # what the step's walltime asked for; None if it has none
 
@@ -54,16 +68,16 @@ class StudyCost(Struct, frozen=True, kw_only=True):
     """The cost of a study and its extensions.
 
     held_h = total.used_h + overhead_h + idle_h, where the ledger knows how long workers were there. A try that ended
-    with the wish to run again (exit codes 100 and 104) leaves no time in the ledger; it counts as long as the last one.
+    with the wish to run again (exit codes 100 and 104) has no record; it counts as long as the last one.
     """
 
     workspace: str
-    steps: tuple[StepCost, ...]  # in the order of the plan
+    steps: tuple[StepCost, ...]  # in the order of the plan; then "NAME (gone)": of other revisions alone
     total: StepCost
     overhead_h: (
         float  # of workers that had a chunk, between and after its tasks: to start them and collect outputs
     )
-    idle_h: float  # of workers that waited for work, a core each
+    idle_h: float  # of workers that waited for work, or whose tasks were lost with them; a core each
     allocations: tuple[AllocationCost, ...]  # batch jobs of workers, the oldest first
 
     @property
@@ -77,13 +91,18 @@ def study_cost(workspace: Workspace, *, now: float | None = None) -> StudyCost:
     tallies: dict[str, _Tally] = {}
     spells: list[Spell] = []
     idle_s = 0.0
-    for study in shown_together(workspace):
-        state = replay(study.ledger_dir, study.plan)
+    for study in (members := shown_together(workspace)):
+        present = replay(study.ledger_dir, study.plan)
         busy = _Busy()
         for instance in study.plan.instances:
             tally = tallies.setdefault(instance.step, _Tally())
-            _count_instance(state, instance, tally, busy)
-        idle_s += max(0.0, _there_s(study, state, busy, now) - busy.slot_s)
+            _count_instance(present, instance, present.standing(instance.id), tally, busy)
+        states = [present, *_count_gone(study, present, tallies, busy)]
+        idle_s += max(0.0, _there_s(study, states, busy, now) - busy.slot_s)
+        spells += busy.spells
+    for study in _put_aside(members[0]):
+        busy = _Busy()
+        idle_s += max(0.0, _there_s(study, _count_gone(study, None, tallies, busy), busy, now) - busy.slot_s)
         spells += busy.spells
     steps = tuple(tally.cost(step) for step, tally in tallies.items())
     return StudyCost(
@@ -151,23 +170,94 @@ def _gpus_of(instance: StepInstance) -> float:
     return float((request.gpus or 0) * request.nodes)
 
 
-def _count_instance(state: Replay, instance: StepInstance, tally: _Tally, busy: _Busy) -> None:
+Standing = tuple[LedgerEntry, Ranges | None]  # a record, and the tasks for which it counts; None: all
+
+
+def _put_aside(study: Workspace) -> Iterator[Workspace]:
+    """The extensions that the study has no more, because of an update or because one was undone."""
+    if not study.plan.extension:
+        for folder in (BEFORE, AFTER):
+            for path in sorted((study.info / REVISIONS_DIR).glob(f"*/{folder}/{EXTENSIONS_DIR}/*")):
+                if is_workspace(path):
+                    yield open_workspace(path)
+
+
+def _count_gone(
+    study: Workspace, present: Replay | None, tallies: dict[str, _Tally], busy: _Busy
+) -> list[Replay]:
+    """Count the records that the `present` ledger, if there is one, cannot use; returns the ledgers that have them."""
+    plans = {plan.revision: plan for plan in plans_of(study)}
+    kept: dict[str, Ranges] = {}
+    own: Sequence[Path] = ()
+    seen: set[tuple[str, int]] = set()
+    if present is not None:
+        del plans[study.plan.revision]
+        if not plans:
+            return []
+        kept = {instance.id: _kept(present, instance.id) for instance in study.plan.instances}
+        own = lineage(present.directory)
+        seen.update(map(_place, present.entries()))
+    states: list[Replay] = []
+    for _, plan in sorted(plans.items(), reverse=True):
+        states.append(state := replay(ledger_of(study.info, plan.revision), plan))
+        for instance in plan.instances:
+            gone = [entry for entry in state.entries(instance.id) if _place(entry) not in seen]
+            if gone:
+                seen.update(map(_place, gone))
+                tasks = kept.get(instance.id, [])
+                standing = [(entry, tasks if entry.segment.path.parent in own else []) for entry in gone]
+                name = instance.step if instance.step in tallies else f"{instance.step} (gone)"
+                _count_instance(state, instance, standing, tallies.setdefault(name, _Tally()), busy)
+    return states
+
+
+def _place(entry: LedgerEntry) -> tuple[str, int]:
+    return entry.segment.name, entry.header.offset
+
+
+def _kept(state: Replay, instance: str) -> Ranges:
+    """Tasks that have kept their outcome in an update, although their record reaches beyond the last task."""
+    of_updates = [
+        (entry.header, ranges)
+        for entry, ranges in state.standing(instance)
+        if entry.writer.worker == UPDATER and entry.header.outcome != RESET
+    ]
+    return [each for h, ranges in of_updates for each in ([(h.lo, h.hi)] if ranges is None else ranges)]
+
+
+def _count_instance(
+    state: Replay, instance: StepInstance, standing: Iterable[Standing], tally: _Tally, busy: _Busy
+) -> None:
     cores, gpus, limit_s = cores_of(instance), _gpus_of(instance), walltime_s(instance.resources)
     tally.cores = max(tally.cores, cores)
-    found = [(e, ranges) for e, ranges in state.standing(instance.id) if e.header.kind == Kind.CHUNK]
+    found = [(e, ranges) for e, ranges in standing if e.header.kind == Kind.CHUNK]
     payloads = state.payloads([entry for entry, _ in found])
+    num_runs, there_s, slot_s = 0, 0.0, 0.0
+    overhead_s: dict[str, float] = defaultdict(float)  # by session
+    again_s: dict[str, float] = defaultdict(float)
     for (entry, ranges), (_, payload) in zip(found, payloads, strict=True):
-        runs, seconds = _count_record(entry, ranges, payload, cores, tally)
-        tally.gpu_s += gpus * seconds
-        if limit_s is not None:
-            tally.requested_s = (tally.requested_s or 0.0) + cores * limit_s * runs
-        _note_worker(entry, cores, seconds, busy)
+        runs, ran_s, tries_s = _count_record(entry, ranges, payload, cores, tally)
+        elapsed_s = max(entry.header.elapsed_s, ran_s)
+        num_runs += runs
+        there_s += elapsed_s
+        overhead_s[entry.writer.session] += elapsed_s - ran_s
+        again_s[entry.writer.session] += tries_s
+        if _note_worker(entry, cores, busy):
+            slot_s += elapsed_s + tries_s
+    # the time of such tries lies within the records of other tasks, if the same worker ran these
+    known_s = sum(min(again_s[session], overhead_s[session]) for session in again_s)
+    tally.runs += num_runs
+    tally.overhead_s += cores * (sum(overhead_s.values()) - known_s)
+    tally.gpu_s += gpus * (there_s + sum(again_s.values()) - known_s)
+    busy.slot_s += cores * max(0.0, slot_s - known_s)
+    if limit_s is not None and found:
+        tally.requested_s = (tally.requested_s or 0.0) + cores * limit_s * num_runs
 
 
 def _count_record(
     entry: LedgerEntry, ranges: Ranges | None, payload: bytes, cores: int, tally: _Tally
-) -> tuple[int, float]:
-    """Count one record; returns how many runs of tasks it is about, and the seconds of their tries."""
+) -> tuple[int, float, float]:
+    """Count one record; returns its runs of tasks, their seconds, and those of earlier tries that have no record."""
     header, blocks = entry.header, read_blocks(payload)
     num = header.hi - header.lo
     outcomes = outcomes_of(header, blocks)
@@ -175,39 +265,41 @@ def _count_record(
     assert seconds is not None
     stands = _mask(ranges, header.lo, num)
     seconds = seconds.astype(np.float64)
-    ok, failed = outcomes == Outcome.OK, outcomes == Outcome.FAILED
-    ran_s = float(seconds[outcomes != NO_OUTCOME].sum())
+    ran, ok, failed = outcomes != NO_OUTCOME, outcomes == Outcome.OK, outcomes == Outcome.FAILED
     tries = array_block(blocks, BlockId.TRIES, num)
-    again_s = 0.0 if tries is None else float((seconds * tries)[ok | failed].sum())
-    tally.runs += int(np.count_nonzero(outcomes != NO_OUTCOME))
+    num_again, again_s = 0, 0.0
+    if tries is not None:
+        again = np.where(ok | failed, tries, 0)
+        num_again, again_s = int(again.sum()), float((seconds * again).sum())
     tally.ok_s += cores * float(seconds[ok & stands].sum())
     tally.rerun_s += cores * float(seconds[ok & ~stands].sum())
     tally.failed_s += cores * float(seconds[failed & stands].sum())
     tally.retried_s += cores * (float(seconds[failed & ~stands].sum()) + again_s)
     tally.interrupted_s += cores * float(seconds[outcomes == Outcome.INTERRUPTED].sum())
-    tally.overhead_s += cores * max(0.0, header.elapsed_s - ran_s)
-    return int(np.count_nonzero(outcomes != NO_OUTCOME)), max(header.elapsed_s, ran_s) + again_s
+    return int(np.count_nonzero(ran)) + num_again, float(seconds[ran].sum()), again_s
 
 
 def _mask(ranges: Ranges | None, lo: int, num: int) -> NDArray[np.bool_]:
     """Which of `num` tasks from `lo` on are in the ranges; None stands for all."""
     mask = np.full(num, ranges is None)
     for a, b in ranges or ():
-        mask[a - lo : b - lo] = True
+        mask[max(0, a - lo) : max(0, b - lo)] = True
     return mask
 
 
-def _note_worker(entry: LedgerEntry, cores: int, seconds: float, busy: _Busy) -> None:
+def _note_worker(entry: LedgerEntry, cores: int, busy: _Busy) -> bool:
+    """Note who wrote a record; returns whether that was a worker, which may also be idle."""
     header, writer = entry.header, entry.writer
     busy.spells.append(
         Spell(host=writer.host, started=header.started, ended=header.ended, core_s=cores * header.elapsed_s)
     )
-    if not writer.worker.startswith(WORKER_PREFIX):  # a step's own batch job is never idle
-        busy.slot_s += cores * seconds
-        busy.last[writer] = max(busy.last.get(writer, 0.0), header.ended)
+    if writer.worker.startswith(WORKER_PREFIX):  # a step's own batch job is never idle
+        return False
+    busy.last[writer] = max(busy.last.get(writer, 0.0), header.ended)
+    return True
 
 
-def _there_s(study: Workspace, state: Replay, busy: _Busy, now: float) -> float:
+def _there_s(study: Workspace, states: Sequence[Replay], busy: _Busy, now: float) -> float:
     """For how many seconds workers were there, a core each; workers of a local run from its start to its end."""
     sessions: dict[str, list[Writer]] = {}
     for writer in busy.last:
@@ -215,7 +307,7 @@ def _there_s(study: Workspace, state: Replay, busy: _Busy, now: float) -> float:
     total_s = 0.0
     latest = max((w.started for w in busy.last), default=0.0)
     for session, writers in sessions.items():
-        events = state.events(session)
+        events = next((found for state in states if (found := state.events(session))), [])
         start = next((e for e in events if e.kind == "run_started"), None)
         if start is None or start.data.get("executor") == EXECUTOR:
             total_s += sum(busy.last[writer] - writer.started for writer in writers)

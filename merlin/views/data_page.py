@@ -30,7 +30,7 @@ _GAP = 2  # pixels between channels
 
 Array = np.ndarray[Any, Any]
 
-_reading = threading.Lock()  # for data sets that are kept open
+_reading: dict[Path, threading.Lock] = {}  # a lock for each data set that was open
 
 
 class ImageField(Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ def image_png(directory: Path, field: str, row: int) -> bytes:
 
     Raises UsageError if there is no such field or row, and ShardError if it cannot be read.
     """
-    with _reading:
+    with _reading.setdefault(directory, threading.Lock()):
         ensemble = _opened(directory, stamp(directory / MANIFEST_NAME))
         info = ensemble.fields.get(field)
         views = [] if info is None else views_of(info)

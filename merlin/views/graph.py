@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.text import count
 from merlin.plan.plan import Plan, StepInstance, StepKind
@@ -45,6 +47,16 @@ def graph_of(plan: Plan) -> list[Node]:
         if not is_end:
             members.setdefault(instance.step, []).append(instance)
     return [_node(plan, step, instances, steps) for step, instances in members.items()]
+
+
+def graph_of_all(plans: Sequence[Plan]) -> list[Node]:
+    """The steps of a study's plan, with the tasks of its extensions, too."""
+    first, *added = (graph_of(plan) for plan in plans)
+    of_steps = [{node.step: node.tasks for node in nodes} for nodes in added]
+    return [
+        replace(node, tasks=total([node.tasks, *(tasks.get(node.step, 0) for tasks in of_steps)]))
+        for node in first
+    ]
 
 
 def _node(plan: Plan, step: str, instances: list[StepInstance], steps: dict[str, str]) -> Node:

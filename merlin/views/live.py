@@ -12,7 +12,7 @@ from merlin.ledger.replay import replay
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.activity import Activity, LiveWorkers, of_silence, of_workers
 from merlin.status.facts import LedgerFacts
-from merlin.status.live import is_live
+from merlin.status.live import holder_of
 from merlin.status.snapshot import Snapshot, is_published, local_activity, read_facts, snapshot_of
 from merlin.workspace.directory import Workspace, shown_together
 
@@ -71,6 +71,8 @@ def live_study(workspace: Workspace, servers: AskServers | None = None) -> LiveS
 
         start = ways_to_start(workspace.plan, workspace.path)
         activity, workers = _published(workspace, facts, servers or AskServers(), jobs, start)
+        if activity.state == "none":  # it may have ended after the ledger was read
+            facts = read_facts(workspace)
     snapshot = snapshot_of(
         workspace,
         facts,
@@ -132,10 +134,9 @@ def published_members(workspace: Workspace) -> list[Workspace]:
     studies = shown_together(workspace)
     found = [study for study in studies if is_published(replay(study.ledger_dir, study.plan))]
     for study in found or studies[:1]:
-        if is_live(study):
-            owner = (study.info / "lock").read_text("utf-8", "replace").strip()
+        if holder := holder_of(study):
             raise WorkspaceError(
-                f"{study.path} is run by a command of its own ({owner}), not by workers; press Ctrl-C there, "
+                f"{study.path} is run by a command of its own ({holder}), not by workers; press Ctrl-C there, "
                 "or send it SIGTERM"
             )
     return found or studies[:1]

@@ -10,7 +10,7 @@ from merlin.errors import command_line
 from merlin.execution.job_counts import count_jobs
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.job_policy import job_policy
-from merlin.plan.plan import StepInstance
+from merlin.plan.plan import StepInstance, StepKind
 from merlin.status.snapshot import CANCELLED
 from merlin.views.after_stop import LIMITS, next_commands
 from merlin.views.obstacle import Kind, Obstacle
@@ -58,13 +58,18 @@ def _of_end(facts: StudyFacts) -> Iterator[Obstacle]:
 def _of_damage(facts: StudyFacts) -> Iterator[Obstacle]:
     """Places of the ledger that cannot be read. A torn end is normal after a kill."""
     for place in facts.state.damage:
-        if not place.torn:
-            yield Obstacle(
-                what=f"the ledger is damaged: {place}; tasks whose outcome only stood there count as missing",
-                remedy=f"put the file back from a copy, or run these tasks again: "
-                f"{command_line('restart', facts.workspace.path)}",
-                kind=Kind.LEDGER,
-            )
+        if place.torn:
+            continue
+        if not facts.missing:
+            what = f"the ledger is damaged: {place}; every task has an outcome in the rest of it"
+            yield Obstacle(what=what, kind=Kind.LEDGER, is_normal=True)
+            continue
+        yield Obstacle(
+            what=f"the ledger is damaged: {place}; tasks whose outcome only stood there count as missing",
+            remedy=f"put the file back from a copy, or run these tasks again: "
+            f"{command_line('restart', facts.workspace.path)}",
+            kind=Kind.LEDGER,
+        )
 
 
 def of_disk(facts: StudyFacts) -> Iterator[Obstacle]:
@@ -216,17 +221,26 @@ def _of_dependencies(facts: StudyFacts) -> Iterator[Obstacle]:
             others = (source.step for source in sources_of(instance, facts) if source.step != instance.step)
             behind.setdefault(instance.step, {}).update(dict.fromkeys(others))
     for step, num in waiting.items():
-        names = [
-            f"{name} ({count(sum(facts.counts[i.id].missing for i in facts.instances(name)), 'task')} open)"
-            for name in behind[step]
-        ]
         yield Obstacle(
-            what=f"{step} waits for {' and for '.join(names) or 'others'}, with {count(num, 'task')}",
+            what=_waits(facts, step, list(behind[step]), num),
             remedy=_look_at(facts, list(behind[step])),
             kind=Kind.DEPENDENCY,
             step=step,
             is_normal=True,
         )
+
+
+def _waits(facts: StudyFacts, step: str, others: list[str], num: int) -> str:
+    """What `num` tasks of a step wait for; without other steps that is a manifest, and it waits for its shards."""
+    if not others:
+        shards = (i for i in facts.instances(step) if i.kind is StepKind.AGGREGATE)
+        num_open = sum(facts.counts[instance.id].missing for instance in shards)
+        return f"{step}'s manifest waits for its {count(num_open, 'shard')}"
+    names = [
+        f"{name} ({count(sum(facts.counts[i.id].missing for i in facts.instances(name)), 'task')} open)"
+        for name in others
+    ]
+    return f"{step} waits for {' and for '.join(names)}, with {count(num, 'task')}"
 
 
 def sources_of(instance: StepInstance, facts: StudyFacts) -> Iterator[StepInstance]:

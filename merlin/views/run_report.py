@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,9 +68,10 @@ class RunReport(Struct, frozen=True, kw_only=True):
     note: str | UnsetType = UNSET  # why nothing was run, if that is so
 
 
-def report_of(workspace: Workspace, summary: RunSummary) -> RunReport:
-    """The report on a run that has ended so."""
+def report_of(workspace: Workspace, summary: RunSummary, steps: Collection[str] = ()) -> RunReport:
+    """The report on a run that has ended so; on these `steps` alone, if there are any."""
     snapshot = take_snapshot(workspace)
+    chosen = [step for step in snapshot.steps if not steps or step.step in steps]
     return RunReport(
         workspace=str(workspace.path),
         name=workspace.plan.name,
@@ -78,12 +79,12 @@ def report_of(workspace: Workspace, summary: RunSummary) -> RunReport:
         seconds=summary.seconds,
         stop_reason=summary.stop_reason,
         **summed([summary]),
-        on_failed_input=snapshot.totals.on_failed_input,
+        on_failed_input=sum(step.on_failed_input for step in chosen),
         steps=tuple(
             StepReport(step=step.step, **summed([step]), on_failed_input=step.on_failed_input)
-            for step in snapshot.steps
+            for step in chosen
         ),
-        failures=_failures(workspace) if summary.failed else (),
+        failures=_failures(workspace, steps) if summary.failed else (),
         data_sets=tuple(_data_set(Path(found.path)) for found in snapshot.data_sets),
     )
 
@@ -111,10 +112,10 @@ def _exit_code(summary: RunSummary) -> int:
     return EXIT_INTERRUPTED if summary.stop_reason == INTERRUPTED else 1
 
 
-def _failures(workspace: Workspace) -> Sequence[FailureGroup]:
+def _failures(workspace: Workspace, steps: Collection[str]) -> Sequence[FailureGroup]:
     from merlin.status.failures import group_failures  # with numpy, and most runs have no failures
 
-    return group_failures(workspace, with_ranges=False)[:MAX_GROUPS]
+    return group_failures(workspace, steps=steps, with_ranges=False)[:MAX_GROUPS]
 
 
 def _data_set(folder: Path) -> DataSetReport:

@@ -21,6 +21,7 @@ from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.shards.format.manifest_file import read_manifest, row_outcome
 from merlin.views.logs import files_of, outcome_of
+from merlin.views.obstacles import obstacles
 from merlin.views.server_obstacles import describe_lease
 from merlin.views.study_facts import StudyFacts, facts_of
 from merlin.views.task_page import sample_values
@@ -52,6 +53,7 @@ class TaskStory(Struct, frozen=True, kw_only=True):
     remedy: str
     history: tuple[Try, ...]  # in the order in which they count; the last one does
     directory: str  # "" if there is none
+    is_normal: bool = False  # it has not ended, and will by itself
     source: str = ""  # of a data set: the step instance whose row of the sample it is about
 
 
@@ -65,7 +67,7 @@ class SampleStory(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        return 0 if all(task.outcome == "ok" for task in self.tasks) else 1
+        return 0 if all(task.outcome == "ok" or task.is_normal for task in self.tasks) else 1
 
 
 def story_of(workspace: Workspace, sample: int) -> SampleStory:
@@ -93,6 +95,7 @@ class _Teller:
     def __init__(self, facts: StudyFacts, sample: int) -> None:
         self._facts, self._study, self._state = facts, facts.workspace, facts.state
         self._sample = sample
+        self._goes_on = facts.is_running and all(each.is_normal for each in obstacles(facts))
 
     def tasks(self, task: int) -> Iterator[TaskStory]:
         """The tasks of the sample, and of the shards that hold its rows."""
@@ -138,6 +141,7 @@ class _Teller:
             remedy=remedy,
             history=history,
             directory=next((str(place) for place in places if place.is_dir()), ""),
+            is_normal=outcome == "missing" and self._goes_on,
         )
 
     def _why(
@@ -146,9 +150,8 @@ class _Teller:
         path = self._study.path
         if outcome == "failed":
             cause = history[-1].cause if history else ""
-            return cause or "it failed", command_line(
-                "rerun", path, "--samples", self._sample, "--step", instance.step
-            )
+            which = ("--samples", self._sample) if instance.per_sample else ("--failed",)
+            return cause or "it failed", command_line("rerun", path, *which, "--step", instance.step)
         if outcome == "skipped":
             return self._why_skipped(instance, task, history)
         if outcome == "missing":

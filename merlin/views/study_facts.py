@@ -36,7 +36,7 @@ from merlin.plan.task_states import TaskCounts
 from merlin.plan.tasks import NO_OUTCOME, Chunk, Outcome
 from merlin.status.activity import Holder
 from merlin.status.live import holder_of
-from merlin.status.snapshot import is_published
+from merlin.status.run_events import is_published, runs_of
 from merlin.views.in_time import in_time
 from merlin.views.queues import served_queues
 from merlin.views.servers import reach_all
@@ -157,13 +157,14 @@ def facts_of(
     """
     now = time.time() if now is None else now
     state = replay(workspace.ledger_dir, workspace.plan)
-    runs = [event for event in state.events() if event.kind.startswith("run_")]
-    counts = Scheduler(workspace.plan, state.outcomes, num_workers=1).counts()
-    published = is_published(state) and any(each.missing for each in counts.values())
-    holder = holder_of(workspace)
+    counts, published = _counted(workspace, state)
     servers, trouble = None, ("", "")
     if published or (asks_servers and _has_servers()):
         servers, trouble = _ask_servers(workspace)
+    if published and servers is not None and not servers.is_held and state.update():
+        counts, published = _counted(workspace, state)  # it has ended after the ledger was read
+    holder = holder_of(workspace, state)
+    runs = runs_of(state.events())
     return StudyFacts(
         workspace=workspace,
         now=now,
@@ -180,6 +181,12 @@ def facts_of(
         lacking={} if published else _lacking(workspace, counts),
         disk=_disk(workspace, tries_disk),
     )
+
+
+def _counted(workspace: Workspace, state: Replay) -> tuple[Mapping[str, TaskCounts], bool]:
+    """The tasks of every step instance, and whether workers have some of them to run."""
+    counts = Scheduler(workspace.plan, state.outcomes, num_workers=1).counts()
+    return counts, is_published(state) and any(each.missing for each in counts.values())
 
 
 def _has_servers() -> bool:

@@ -78,7 +78,10 @@ class Surroundings:
         self._servers = Background(self._ask_servers, every_s=SERVERS_S, times_as_long=1.0)
         self._jobs = Background(self._ask_jobs, every_s=JOBS_S, times_as_long=1.0)
         self._files = Background(self._look_at_files, every_s=FILES_S, times_as_long=10.0)
-        self._obstacles = Background(self._find_obstacles, every_s=OBSTACLES_S, times_as_long=20.0)
+        self._obstacles = Background(
+            lambda: obstacles_now(self.workspaces[0]), every_s=OBSTACLES_S, times_as_long=20.0
+        )
+        self._is_first = True  # nobody has seen an answer so far
 
     def are_of(self, members: Sequence[Member]) -> bool:
         """True if this object asks about exactly these members."""
@@ -98,21 +101,19 @@ class Surroundings:
         return self._files.latest(FIRST_S) or FileFacts()
 
     def obstacles(self) -> tuple[Obstacle, ...]:
-        """What keeps more of the study from running."""
-        return self._obstacles.latest() or ()
+        """What keeps more of the study from running; the first look waits for it."""
+        return self._obstacles.latest(FIRST_S if self._is_first else 0.0) or ()
 
     def ask_again(self) -> None:
         """Ask anew, because the study's state has changed and earlier answers may be wrong."""
         self._servers.again()
-        self._obstacles.forget()
+        if self._is_first:  # what the first look has found is right, and a page with it is shown
+            self._obstacles.again()
+        else:
+            self._obstacles.forget()
+        self._is_first = False
 
     # in threads
-
-    def _find_obstacles(self) -> tuple[Obstacle, ...]:
-        try:
-            return obstacles_of(self.workspaces[0])
-        except MerlinError as error:
-            return (Obstacle(what=str(error)),)
 
     def _look_at_files(self) -> FileFacts:
         if self._description is None:
@@ -160,6 +161,14 @@ class Surroundings:
         queues = {instance.queue for each in self.workspaces for instance in each.plan.instances}
         lines = queue_lines(config, queues, workers, oldest_s)
         return ServerFacts(config=config, workers=tuple(workers), held=held, queues=lines)
+
+
+def obstacles_now(workspace: Workspace) -> tuple[Obstacle, ...]:
+    """`obstacles_of`, with what keeps it from an answer as an obstacle."""
+    try:
+        return obstacles_of(workspace)
+    except MerlinError as error:
+        return (Obstacle(what=str(error)),)
 
 
 def _oldest(mailbox: RedisMailbox, workspace: Workspace, key: bytes) -> dict[str, float]:

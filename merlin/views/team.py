@@ -31,7 +31,7 @@ class Team(Struct, frozen=True, kw_only=True):
 def team_of(members: Sequence[Member], servers: ServerFacts | None, now: float) -> Team:
     """Who works on a study; `servers`: what they say of a study that workers have, else None."""
     for member in members:
-        holder = holder_of(member.workspace)
+        holder = holder_of(member.workspace, member.facts)
         if holder is not None:
             return Team(executor="local", owner=str(holder), workers=local_workers(member, now))
     if servers is not None:

@@ -52,7 +52,7 @@ class WorkerStory(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        return 0 if self.running or not self.obstacles else 1
+        return 0 if self.running or all(each.is_normal for each in self.obstacles) else 1
 
 
 def known_workers(members: Sequence[StudyFacts]) -> list[str]:
@@ -131,6 +131,7 @@ def _of_process(members: Sequence[StudyFacts], name: str) -> Iterator[Obstacle]:
         what=f"{name} has ended: the run that it was part of is over, or it has left",
         remedy=command_line("explain", path),
         kind=Kind.STATE,
+        is_normal=all(counts.ok == counts.planned for facts in members for counts in facts.counts.values()),
     )
 
 

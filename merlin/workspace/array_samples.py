@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,14 +65,18 @@ class NpySamples(SamplesTable):
 
 def _load(path: Path) -> NDArray[Any]:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-    except (ValueError, OSError, EOFError) as error:
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
         if "Object arrays" in str(error) or "Python objects in dtype" in str(error):
             hint = "save it with a number or text dtype, e.g. array.astype(str)"
             what = "holds Python objects, which are not read"
             raise samples_error(path, "object", what, hint=hint) from error
         reason = "it does not begin as one" if "pickle" in str(error) else error
         raise samples_error(path, "unreadable", f"not a readable .npy file ({reason})") from error
+    if not isinstance(found, np.ndarray):
+        found.close()
+        raise samples_error(path, "unreadable", "not a readable .npy file (it is an .npz archive of several)")
+    return found
 
 
 def _own(column: NDArray[Any]) -> NDArray[Any]:
@@ -116,10 +121,15 @@ class ParquetSamples(SamplesTable):
         found: Columns = {}
         for label, name in zip(self.labels, self._names, strict=True):
             try:
-                array = self._table.column(name, lo, hi).to_numpy(zero_copy_only=False)
+                column = self._table.column(name, lo, hi)
+                array = column.to_numpy(zero_copy_only=False)
             except (OSError, ValueError) as error:
                 what = f"column {name} cannot be read ({error})"
                 raise samples_error(self.path, "unreadable", what) from error
             is_number = array.dtype.kind in NUMBERS
+            if column.null_count and not is_number:
+                row = lo + column.is_null().to_pylist().index(True)
+                what = f"row {row}, column {label}: the value is missing"
+                raise samples_error(self.path, "empty-value", what)
             found[label] = array if is_number else np.array([str(value) for value in array], np.str_)
         return found

@@ -28,7 +28,7 @@ from merlin.workspace.code_files import file_findings
 from merlin.workspace.launchers import launch_warnings
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_only
-from merlin.workspace.spec_samples import checked_samples, located, unsafe_text, unused_generate
+from merlin.workspace.spec_samples import checked_samples, existing_findings, existing_samples, located
 
 
 def load_checked(path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions) -> Spec:
@@ -82,10 +82,13 @@ def _plan_findings(
     found += missing_paths(spec, variables)
     combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
     found += file_findings(spec, variables, combos)
-    if plan.samples is not None:
-        found += unused_generate(spec, plan.samples.num)
-        if can_read_samples:
-            found += unsafe_text(spec, options, plan, Path(plan.workspace) / plan.samples.file)
+    if plan.samples is not None and can_read_samples:
+        try:
+            table = existing_samples(spec, options, Path(plan.workspace) / plan.samples.file)
+        except SamplesError as error:
+            return found + error.diagnostics
+        if table is not None:
+            found += existing_findings(spec, options, plan, table)
     return found
 
 

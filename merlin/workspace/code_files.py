@@ -19,7 +19,7 @@ from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SpecError
-from merlin.plan.parameters import Combination
+from merlin.plan.parameters import Combination, filled
 from merlin.plan.plan import Plan, StepInstance
 from merlin.workspace.directory import INFO_DIR
 from merlin.workspace.file_patterns import named_files
@@ -42,7 +42,7 @@ def with_code(
     spec: Spec, plan: Plan, variables: Mapping[str, str], combos: Sequence[Combination] = ()
 ) -> Plan:
     """The plan with the digests of its steps' code as it is now; a file that cannot be read has none."""
-    code = _Code(spec, variables, combos)
+    code = _Code(spec, variables, filled(combos, variables, variables))
     steps: dict[str, list[StepInstance]] = {}
     for instance in plan.instances:
         steps.setdefault(instance.step, []).append(instance)
@@ -60,7 +60,7 @@ def file_findings(
     spec: Spec, variables: Mapping[str, str], combos: Sequence[Combination] = ()
 ) -> list[Diagnostic]:
     """Errors about entries of `files` that name no file, and warnings about files that cannot be read."""
-    code, found = _Code(spec, variables, combos), []
+    code, found = _Code(spec, variables, filled(combos, variables, variables)), []
     for index, step in enumerate(spec.document.study):
         whose = f"files of step {step.name!r}"
         for number, text in code.entries(step):

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from merlin.base.document.tokens import substitute
+from merlin.base.files import link_or_copy
 from merlin.errors import Diagnostic, SamplesError, UsageError
+from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.new_samples import first_difference, kinds, write_rows
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import FORMATS
@@ -23,10 +25,11 @@ from merlin.workspace.spec_samples import (
     samples_path,
 )
 from merlin.workspace.text_samples import DIALECTS
+from merlin.workspace.waiting_samples import waiting_samples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-    from merlin.spec.model import Samples
+    from merlin.spec.model import Generate, Samples
 
 _GENERATE = ("merlin", "samples", "generate")
 
@@ -70,7 +73,8 @@ class Continuation(Struct):
             )
             hint = "let it write to $(MERLIN_INFO), where every extension has its own file"
             raise SamplesError([self.spec.finding((*_GENERATE, "cmd"), message, "extend-samples", hint)])
-        return None
+        waiting = self._waiting()
+        return None if waiting is None else waiting.num - self.old.num
 
     def write(self, info: Path, say: Callable[[str], None]) -> Path | None:
         """Write the new samples alone to a file in merlin_info; None if there are none after all."""
@@ -82,13 +86,28 @@ class Continuation(Struct):
                 design = design_of(self.spec, self.samples)
                 write_samples(target, design, self.samples.column_labels, self.old.num)
                 return target
-            run_generate(self.spec, substitute(generate.cmd or "", self.variables), self.path, info)
+            self._make_file(generate, info)
             self._look_at_file()
         if self._found is None:
             return None
         target = self._target(info)
         write_rows(target, self._found, 0)
         return target
+
+    def _make_file(self, generate: Generate, info: Path) -> None:
+        """Run generate.cmd, or take what it made when an update of the study needed it."""
+        waiting = self._waiting()
+        if waiting is None:
+            run_generate(self.spec, substitute(generate.cmd or "", self.variables), self.path, info)
+        else:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(waiting.path, self.path)
+
+    def _waiting(self) -> SamplesTable | None:
+        if self.only_new:  # the command makes the new ones alone
+            return None
+        study = Path(self.variables["MERLIN_WORKSPACE"]).parents[1]  # that of extensions/001
+        return waiting_samples(self.samples, self.options, runtime_variables(self.spec, study), self.old)
 
     def _target(self, info: Path) -> Path:
         is_file_name = self.path.suffix.lower() in FORMATS and "*" not in self.path.name

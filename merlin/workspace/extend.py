@@ -30,11 +30,12 @@ from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_study, preparing
 from merlin.workspace.provenance import write_provenance
 from merlin.workspace.replan import Replanning
-from merlin.workspace.revisions import numbered
+from merlin.workspace.revisions import numbered, require_same_plan
 from merlin.workspace.same_samples import digest
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable
 from merlin.workspace.spec_samples import refuse_unsafe_text, stored_path
+from merlin.workspace.variables_read import changed_variables
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
@@ -63,12 +64,17 @@ def prepare_extension(
 
     Raises:
         SpecError: the spec does not describe the study, or its samples do not continue the study's.
-        WorkspaceError: somebody else is extending the study, or it cannot be written to.
+        WorkspaceError: somebody else is extending the study, or has updated it, or it cannot be written to.
     """
-    with lock_file(study.info / LOCK_NAME, f"{study.path} is being extended by another command"):
+    taken = f"{study.path} is being extended or updated by another command"
+    with lock_file(study.info / LOCK_NAME, taken):  # updates hold it, too
+        require_same_plan(study)
         extension = _Extension(spec, options, study, only_new)
         extension.check_spec()
-        return extension.prepare(note or (lambda _: None))
+        say = note or (lambda _: None)
+        for step, lines in extension.changed_variables().items():
+            say(f"{step}: {'; '.join(lines)}; the earlier rows were made with the old value")
+        return extension.prepare(say)
 
 
 def plan_extension(
@@ -105,6 +111,11 @@ class _Extension:
         self.variables = runtime_variables(spec, self.path, self.study.path)
         self.replanning = Replanning(spec, options)
         self.combos = self.replanning.combos
+
+    def changed_variables(self) -> dict[str, list[str]]:
+        """What variables that functions read have changed since the study's plan, by step."""
+        plan = self.study.plan
+        return changed_variables(plan, self.replanning.plan(self.study, plan.samples))
 
     def preview(self) -> Plan | None:
         num = self._continuation().look()

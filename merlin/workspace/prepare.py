@@ -227,7 +227,7 @@ def _make_samples(
         return None, None
     path = samples_path(samples, options, variables)
     if not is_made(samples, options, path):
-        if options.samples_file is not None and "*" not in path.name:
+        if options.samples_file is not None and path.exists():  # else a pattern for many files
             copy = info / path.name
             shutil.copyfile(path, copy)
             path = copy

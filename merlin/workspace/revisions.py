@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -295,13 +295,8 @@ def _read_note(path: Path) -> RevisionNote:
         raise WorkspaceError(f"{path} cannot be read: {error}") from error
 
 
-def begin_undo(study: Workspace) -> RevisionNote:
-    """Go back to the revision that the present one was made from; the caller holds the study. Returns its note.
-
-    What the present revision has made is put aside, and what it had put aside comes back, with `finish_switch`.
-
-    Raises WorkspaceError if there is nothing to go back to, or if it is not there any more; else as `begin_switch`.
-    """
+def note_to_undo(study: Workspace) -> RevisionNote:
+    """The note of the present revision. Raises WorkspaceError if there is nothing to go back to, or not any more."""
     number = study.plan.revision
     if number == 0:
         raise WorkspaceError(f"{study.path} is at revision 0, its first one; there is nothing to undo")
@@ -312,11 +307,23 @@ def begin_undo(study: Workspace) -> RevisionNote:
             f"revision {note.base} cannot be restored: {study.path / lost[0]} is gone"
             + (f", and {len(lost) - 1:,} more" if lost[1:] else "")
         )
-    plan = read_plan(revision_dir(study.info, note.base) / PLAN_NAME)
-    added = [member.member for member in members(study) if member.member not in note.members]
-    _require_data_sets(note, study, added)
-    begin_switch(study, plan, _moves_back(note, added), note.members)
+    _require_data_sets(note, study, _added(study, note))
     return note
+
+
+def begin_undo(study: Workspace, note: RevisionNote) -> None:
+    """Go back to the revision that the present one was made from; the caller holds the study. `note`: `note_to_undo`.
+
+    What the present revision has made is put aside, and what it had put aside comes back, with `finish_switch`.
+    Raises as `begin_switch`.
+    """
+    plan = read_plan(revision_dir(study.info, note.base) / PLAN_NAME)
+    begin_switch(study, plan, _moves_back(note, _added(study, note)), note.members)
+
+
+def _added(study: Workspace, note: RevisionNote) -> list[str]:
+    """The extensions that were added to the revision."""
+    return [member.member for member in members(study) if member.member not in note.members]
 
 
 def _require_data_sets(note: RevisionNote, study: Workspace, added: list[str]) -> None:
@@ -336,10 +343,17 @@ def _moves_back(note: RevisionNote, added: list[str]) -> Iterator[Move]:
     aside = f"{INFO_DIR}/{REVISIONS_DIR}/{note.number:03d}/{AFTER}"
     new = [step.id for step in note.steps if step.what == "new"]
     back = [move for move in note.moves if not move.is_link]
-    for path in dict.fromkeys((*added, *new, *note.absent, *(move.source for move in back))):
-        yield Move(path, f"{aside}/{path}")
+    paths = dict.fromkeys((*added, *new, *note.absent, *(move.source for move in back)))
+    for path in paths:
+        if not is_inside(path, paths):  # else it moves with its directory
+            yield Move(path, f"{aside}/{path}")
     for move in back:
         yield Move(move.target, move.source)
+
+
+def is_inside(path: str, others: Container[str]) -> bool:
+    """Whether one of the other paths is a directory above this one."""
+    return any(path[:end] in others for end, letter in enumerate(path) if letter == "/")
 
 
 def require_same_plan(workspace: Workspace) -> None:

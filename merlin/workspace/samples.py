@@ -23,6 +23,7 @@ from merlin.base.files import replacing
 from merlin.base.tables.parquet import load_pyarrow
 from merlin.base.tables.quotes import Dialect
 from merlin.errors import SamplesError
+from merlin.spec.defaults import SAMPLES_SUFFIXES
 from merlin.workspace.array_samples import NpySamples, ParquetSamples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, row_blocks, samples_error
 from merlin.workspace.text_samples import DIALECTS, TextSamples
@@ -34,7 +35,7 @@ _OPENERS: dict[str, Callable[[Path, tuple[str, ...]], SamplesTable]] = {
     ".tab": TextSamples,
     ".parquet": ParquetSamples,
 }
-FORMATS = tuple(_OPENERS)
+FORMATS = SAMPLES_SUFFIXES
 
 
 def open_samples(path: str | os.PathLike[str], labels: Sequence[str]) -> SamplesTable:

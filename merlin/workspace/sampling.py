@@ -27,6 +27,7 @@ from merlin.workspace.samples import save_samples
 
 METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
 _BLOCK_ROWS = 1 << 18
+_QUICK_SAMPLES = 20_000  # that are made to compare them
 _SOBOL_SHORT = 1 << 30  # SciPy's direction numbers for longer sequences differ
 
 Array = NDArray[np.float64]
@@ -120,6 +121,18 @@ def generate_samples(design: Design, labels: Sequence[str], first: int = 0) -> A
     check_design(design, labels)
     check_continuation(design, first)
     return np.concatenate(list(_blocks(design, labels, first)))
+
+
+def is_made_by(design: Design, labels: Sequence[str], rows: Array) -> bool:
+    """False if the first rows of a samples file, (k, d) numbers, are not those of the design.
+
+    Methods that take long to make, or to load SciPy for, are judged by their bounds alone.
+    """
+    if design.method in ("sobol", "halton") or design.num_samples > _QUICK_SAMPLES:
+        bounds = np.array([design.bounds[label] for label in labels])
+        return design.method == "normal" or bool(((rows >= bounds[:, 0]) & (rows <= bounds[:, 1])).all())
+    made = generate_samples(design, labels)[: len(rows)]
+    return made.shape == rows.shape and bool((made == rows).all())
 
 
 def write_samples(path: Path, design: Design, labels: Sequence[str], first: int = 0) -> int:

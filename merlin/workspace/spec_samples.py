@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob as globbing
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,13 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from merlin.base.document.tokens import substitute
 from merlin.base.files import absolute_path, write_text
 from merlin.errors import Diagnostic, SamplesError, UsageError
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import MAX_DIAGNOSTICS, check_samples, open_samples
 from merlin.workspace.samples_table import SamplesTable
-from merlin.workspace.sampling import Design, check_design
+from merlin.workspace.sampling import Design, check_design, is_made_by
 from merlin.workspace.text_values import unsafe_values
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
 _TAIL_BYTES = 2000
+_NUM_COMPARED = 1000  # samples
 
 
 def is_made(samples: Samples, options: StudyOptions, path: Path) -> bool:
@@ -59,6 +63,15 @@ def located_samples(spec: Spec, options: StudyOptions, path: Path, *, check: boo
     assert samples is not None
     with _placed_in(spec, options):
         return (checked_samples if check else open_samples)(path, samples.column_labels)
+
+
+def _put_aside(path: Path) -> str:
+    """Rename a file that may not be complete, because the next run would use it; says so."""
+    if not path.is_file():
+        return ""
+    aside = path.with_name(f"{path.name}.failed")
+    path.replace(aside)
+    return f", and what it had written is {aside} now"
 
 
 @contextmanager
@@ -100,16 +113,21 @@ def refuse_unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, table: Sam
             raise SamplesError(found)
 
 
-def unsafe_text(spec: Spec, options: StudyOptions, plan: Plan, path: Path) -> list[Diagnostic]:
-    """The same as findings about samples that exist."""
+def existing_samples(spec: Spec, options: StudyOptions, path: Path) -> SamplesTable | None:
+    """The samples in the file `path`; None if a run would make it. Raises SamplesError if they cannot be read."""
     samples = spec.document.merlin.samples
     if samples is None or is_made(samples, options, path):
-        return []
+        return None
+    return open_samples(path, samples.column_labels)
+
+
+def existing_findings(spec: Spec, options: StudyOptions, plan: Plan, table: SamplesTable) -> list[Diagnostic]:
+    """Findings about samples that exist: text that would be part of a script, and a method that is not used."""
     try:
-        refuse_unsafe_text(spec, options, plan, open_samples(path, samples.column_labels))
+        refuse_unsafe_text(spec, options, plan, table)
     except SamplesError as error:
         return error.diagnostics
-    return []
+    return unused_generate(spec, table)
 
 
 def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
@@ -136,34 +154,49 @@ def design_of(spec: Spec, samples: Samples) -> Design:
     return design
 
 
-def unused_generate(spec: Spec, num: int) -> list[Diagnostic]:
-    """A warning if a study of `num` samples has not got them from generate's method, but from an existing file."""
+def unused_generate(spec: Spec, table: SamplesTable) -> list[Diagnostic]:
+    """A warning if the samples of a study are not those of generate's method, because their file was there."""
     samples = spec.document.merlin.samples
     generate = None if samples is None else samples.generate
     if samples is None or generate is None or generate.method is None or generate.num is None:
         return []
-    wanted = Design(method=generate.method, num=generate.num, bounds=generate.bounds).num_samples
-    if wanted == num:
+    design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
+    message = "the samples file exists and is used, so generate is not: it would make "
+    if design.num_samples != table.num:
+        message += f"{design.num_samples:,} samples, and {samples.file} has {table.num:,}"
+    elif not _is_made_by(design, table):
+        message += f"other values than {samples.file} has"
+    else:
         return []
-    message = (
-        f"the samples file exists and is used, so generate is not: it would make {wanted:,} samples, and "
-        f"{samples.file} has {num:,}"
-    )
     hint = "to make new samples, remove the file or name another one; to keep it, leave generate out"
     where = ("merlin", "samples", "generate", "num")
     return [spec.finding(where, message, "samples-generate", hint, severity="warning")]
 
 
+def _is_made_by(design: Design, table: SamplesTable) -> bool:
+    columns = table.rows(0, min(table.num, _NUM_COMPARED))
+    if any(column.dtype.kind not in "iuf" for column in columns.values()):
+        return False
+    try:
+        return is_made_by(design, table.labels, np.stack(list(columns.values()), axis=1, dtype=np.float64))
+    except UsageError:  # there is no such design
+        return False
+
+
 def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
     """Run generate.cmd by /bin/sh in the current directory; cmd.sh, cmd.out, cmd.err go to merlin_info."""
     write_text(info / "cmd.sh", command)
-    with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
-        done = subprocess.run(
-            ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
-        )
+    try:
+        with open(info / "cmd.out", "wb") as out, open(info / "cmd.err", "wb") as err:
+            done = subprocess.run(
+                ["/bin/sh", "-c", command], stdin=subprocess.DEVNULL, stdout=out, stderr=err, check=False
+            )
+    except BaseException:
+        _put_aside(path)
+        raise
     if done.returncode != 0:
-        message = f"generate.cmd failed with exit code {done.returncode}"
-    elif not path.exists() and "*" not in path.name:
+        message = f"generate.cmd failed with exit code {done.returncode}{_put_aside(path)}"
+    elif not path.exists() and not globbing.has_magic(str(path)):
         message = f"generate.cmd ended well, but did not make {path}"
     else:
         return

@@ -49,8 +49,15 @@ class TextSamples(SamplesTable):
         for row, values in enumerate(self._table.values(lo, hi), lo):
             if len(values) != width:
                 raise SamplesError([self._ragged(row, len(values))])
+            if self._pads_values and " " in "".join(values):
+                values = list(map(_bare_number, values))
             out.append(tuple(values))
         return out
+
+    @property
+    def _pads_values(self) -> bool:
+        """True if blanks belong to the values that they stand beside."""
+        return self._table.dialect.delimiter is not None
 
     def has_only(self, characters: bytes) -> bool:
         return self._table.has_only(characters)
@@ -108,8 +115,16 @@ class TextSamples(SamplesTable):
             for check, column in zip(columns, zip(*block, strict=True), strict=False):
                 check.look_at(rows, column, limit)
         for j, check in enumerate(columns):
-            out += [self._suspect(row, j, text) for row, text in check.suspects()]
+            out += [
+                self._suspect(row, j, text)
+                for row, text in check.suspects()
+                if check.has_numbers or not self._is_quoted(row, j)  # "" is a text
+            ]
         return sorted(out, key=lambda found: (found.line, found.col))[:limit]
+
+    def _is_quoted(self, row: int, j: int) -> bool:
+        _, col = self._table.place(row, j)
+        return self._table.text(row)[col - 1 : col] == '"'
 
     def _ragged(self, row: int, found: int) -> Diagnostic:
         what = f"{found} value{'s' * (found != 1)}, but {len(self.labels)} columns"
@@ -153,8 +168,12 @@ class _ColumnCheck(Struct):
     is_number: bool = True
     num_numbers: int = 0
     odd: list[tuple[int, str]] = field(default_factory=list)  # (row, value) that is no finite number
+    empty: list[int] = field(default_factory=list)  # rows
 
     def look_at(self, rows: Sequence[int], column: Sequence[str], limit: int) -> None:
+        if "" in column:
+            self.empty += [row for row, text in zip(rows, column, strict=True) if not text]
+            del self.empty[limit + 1 :]
         if not self.is_number:
             return
         values = _numbers(column)
@@ -172,9 +191,19 @@ class _ColumnCheck(Struct):
             if len(self.odd) < limit + 1:
                 self.odd.append((row, text))
 
+    @property
+    def has_numbers(self) -> bool:
+        """True if this seems to be a column of numbers."""
+        looks_so = self.num_numbers > 0 or all(_numbers([text]) is not None for _, text in self.odd)
+        return self.is_number and looks_so
+
     def suspects(self) -> list[tuple[int, str]]:
-        looks_like_numbers = self.num_numbers or all(_numbers([text]) is not None for _, text in self.odd)
-        return self.odd if self.is_number and looks_like_numbers else []
+        return self.odd if self.has_numbers else [(row, "") for row in self.empty]
+
+
+def _bare_number(text: str) -> str:
+    """The value without the blanks around it if it is a number; text stays as it stands in the file."""
+    return text.strip(" ") if " " in (text[:1], text[-1:]) and _numbers([text]) is not None else text
 
 
 def _numbers(column: Sequence[str]) -> list[float] | None:

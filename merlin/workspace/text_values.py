@@ -65,8 +65,10 @@ def _of_instance(instance: StepInstance, labels: Sequence[str]) -> Iterator[Colu
 
 def unsafe_values(plan: Plan, table: SamplesTable, limit: int) -> list[Diagnostic]:
     """The first `limit` values that a script of the plan must not have, in the order of the rows."""
+    if table.known_numeric or table.has_only(_WORD_BYTES):
+        return []
     columns = [(use, table.labels.index(use.label)) for use in column_uses(plan)]
-    if not columns or table.known_numeric or table.has_only(_WORD_BYTES):
+    if not columns:
         return []
     found: list[Diagnostic] = []
     for lo, hi in row_blocks(0, table.num):

@@ -10,16 +10,24 @@ from merlin.workspace.directory import Workspace
 from merlin.workspace.new_samples import write_rows
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import SamplesTable
+from merlin.workspace.text_samples import DIALECTS
 
-NAME = "samples_used.npy"
+_STEM = "samples_used"
+_SUFFIXES = (*DIALECTS, ".npy")
 MOST_VALUES = 1 << 25  # of a copy; a file with more is not copied
+
+
+def used_name(table: SamplesTable) -> str:
+    """The name of a file for rows of a table: text stays text, so that 12 does not become 12.0."""
+    suffix = table.path.suffix.lower()
+    return f"{_STEM}{suffix if suffix in DIALECTS else '.npy'}"
 
 
 def keep_samples(info: Path, plan: Plan, table: SamplesTable | None) -> None:
     """Copy samples that lie outside of the workspace, where somebody may edit them. Raises OSError."""
     is_outside = plan.samples is not None and Path(plan.samples.file).is_absolute()
     if table is not None and is_outside and table.num * len(table.labels) <= MOST_VALUES:
-        write_rows(info / NAME, table, 0)
+        write_rows(info / used_name(table), table, 0)
 
 
 def has_its_samples(workspace: Workspace) -> bool:
@@ -40,8 +48,9 @@ def samples_of_plan(workspace: Workspace) -> SamplesTable:
         return workspace.samples()
     except (WorkspaceError, SamplesError):
         info = workspace.plan.samples
-        copy = workspace.info / NAME
-        if info is None or not copy.is_file():
+        copies = (workspace.info / f"{_STEM}{suffix}" for suffix in _SUFFIXES)
+        copy = next((path for path in copies if path.is_file()), None)
+        if info is None or copy is None:
             raise
         table = open_samples(copy, info.labels)
         if table.num != info.num:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from servers import HOST, RabbitServer, RedisServer, redis_server
 from waiting import wait_until
 
+from merlin.config import model
 from merlin.config.load import find_config
 from merlin.config.model import Config
 from merlin.errors import (
@@ -214,6 +215,13 @@ class TestRedisBehindRabbitMQ(OnRedis):
     @pytest.fixture(autouse=True)
     def servers(self, any_redis: RedisServer, any_rabbit: RabbitServer, tmp_path: Path) -> None:
         self.redis, self.config = any_redis, config_for(any_redis, tmp_path, any_rabbit)
+
+    def test_a_queue_that_the_user_may_not_use_is_refused_in_our_own_words(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(model, "QUEUE_TAG", "amq.")  # nobody may declare these
+        with pytest.raises(ExecutionError, match="RabbitMQ at"):
+            self.make_carrier().send("q", [{"body": "{}"}])
 
 
 def config_for(redis: RedisServer, home: Path, rabbit: RabbitServer | None = None) -> Config:

@@ -94,6 +94,17 @@ def test_a_running_job_says_where_it_runs_and_when_it_ends(site: Site) -> None:
     site.client.cancel([job])  # which is over
 
 
+def test_a_job_that_is_over_is_found_by_its_name_without_a_question_about_all_that_are(site: Site) -> None:
+    job, other = (site.submit(site.request(name), "true") for name in ("one", "other"))
+    site.wait(other, JobState.OK)
+    site.wait(job, JobState.OK)
+    found = site.client.find("one")
+    assert found is not None and (found.id, found.state) == (job, JobState.OK)
+    if site.stand_in.scheduler == "pbs":  # which may remember them for weeks
+        assert site.stand_in.calls[-1] == ["qstat", "-x", "-f", "-F", "json", job]
+        assert site.client.every_job() == []
+
+
 def test_what_a_job_left_behind_ends_with_it(site: Site) -> None:
     job = site.submit(site.request("leaves"), f"setsid sleep 600 & echo $! > {site.folder}/pid\nsleep 600")
     wait_until((site.folder / "pid").exists, lambda: "no process")

@@ -116,6 +116,9 @@ EDITS: dict[str, tuple[Callable[[str], str], dict[str, int]]] = {
     "a step less": (put(POST, ""), {}),
     "another parameter": (put("values: [1, 2]", "values: [1, 2, 3]"), {"post": 10, "draw": 10, "random": 3}),
     "a parameter less": (put("values: [1, 2]", "values: [1]"), {}),
+    "a step gets its first parameter": (
+        put('"y": $(X)', '"y": $(P)$(X)'), {"simulate": 20, "post": 20, "collect": 6, "report": 2}
+    ),
     "fewer samples": (put("N: 10", "N: 8"), {"collect": 2, "random": 4, "report": 1}),
     "other values of all samples": (put("Y: [2, 3]", "Y: [2, 4]"), {"draw": 20, "random": 6, **SIMULATED}),
 }  # fmt: skip

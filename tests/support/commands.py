@@ -82,8 +82,8 @@ def warm_probes(address: str | None = None) -> SimpleNamespace:
     def run(
         command: Sequence[str], *, timeout: float, capture_output: bool, stdin: int
     ) -> subprocess.CompletedProcess[bytes]:
-        assert command[1] == "-m" and capture_output and stdin == subprocess.DEVNULL
-        code, out, err = _run(_request("module", command[2:], None, None), address or warm_process(), timeout)
+        assert command[1:3] == ["-P", "-m"] and capture_output and stdin == subprocess.DEVNULL
+        code, out, err = _run(_request("module", command[3:], None, None), address or warm_process(), timeout)
         return subprocess.CompletedProcess(command, code, out, err)
 
     return SimpleNamespace(**{**vars(subprocess), "run": run})

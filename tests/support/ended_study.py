@@ -30,12 +30,14 @@ def add_outcomes(
     *,
     worker: str = "w0",
     attempt: int = 1,
+    code: int = 3,
+    started: float = 1000.0,
     tail: str = "no luck with {task}",
 ) -> None:
-    """One more record of a worker, as if a chunk had ended; failures say "exit code 3", and `tail` on stderr."""
+    """One more record of a worker, as if a chunk had ended; failures have an exit `code`, and `tail` on stderr."""
     num = len(outcomes)
     failures = [
-        Failure(task=lo + i, cause="exit code 3", exit_code=3, tail=tail.format(task=lo + i) + "\n")
+        Failure(task=lo + i, cause=f"exit code {code}", exit_code=code, tail=tail.format(task=lo + i) + "\n")
         for i, outcome in enumerate(outcomes)
         if outcome == FAILED
     ]
@@ -44,7 +46,7 @@ def add_outcomes(
         lo=lo,
         hi=lo + num,
         attempt=attempt,
-        started=1000.0,
+        started=started,
         elapsed_s=1.0,
         outcomes=np.array(outcomes, np.uint8),
         seconds=np.full(num, 0.5, np.float32),

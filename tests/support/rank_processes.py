@@ -63,6 +63,26 @@ def _same() -> object:
     return torch.arange(3.0)
 
 
+def train_with_an_infinite_loss(ranks: Ranks, directory: Path) -> None:
+    """Train a run that has begun, with a model whose loss is infinite on one rank; all keep the same weights."""
+    import torch
+
+    from merlin.train.config_file import load_config
+    from merlin.train.events import StopRequest
+    from merlin.train.parallel.mesh import Mesh
+    from merlin.train.process import open_loop, set_up_torch
+    from merlin.train.reports import Silent
+    from merlin.train.run_directory import RunDirectory
+
+    run, mesh = RunDirectory(directory), Mesh(ranks=ranks)
+    config = load_config(run.config_path).config
+    with open_loop(run, config, mesh, set_up_torch(run, config, mesh), Silent(), StopRequest()) as loop:
+        loop.trainer.train_steps(3)
+        weights = torch.cat([values.detach().ravel() for values in loop.trainer.trainee.parameters()])
+    first, *others = ranks.gather(weights)
+    assert others and all(torch.equal(first, other) for other in others)
+
+
 def _split() -> object:
     import torch
     from torch import distributed as dist

@@ -63,7 +63,7 @@ def fill(workspace: Workspace) -> None:
     failures = (
         failed(3, tail="step 3\nValueError: bad 3"),
         failed(4, tail="step 4\nValueError: bad 44"),
-        failed(9, "timed out after 5 s", -9),
+        failed(9, "timeout after 5 s", -9),
     )
     first = [FAILED if i in (3, 4, 9) else OK for i in range(20)]
     add(workspace, EventRecord(kind="run_started", data={"workers": 2}, time=999.0), worker="controller")
@@ -78,7 +78,7 @@ def fill(workspace: Workspace) -> None:
         workspace,
         RangeRecord(instance="post", lo=0, hi=5, outcome=SKIPPED, cause="sim failed", started=1011.0),
         RangeRecord(
-            instance="post", lo=5, hi=6, outcome=FAILED, cause="its worker died 3 times", started=1011.0
+            instance="post", lo=5, hi=6, outcome=FAILED, cause="killed its worker 3 times", started=1011.0
         ),
         EventRecord(kind="run_stopped", data={"reason": "interrupted"}, time=1020.0),
         worker="controller",

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
+from torch import distributed as dist
 
 from merlin.train.models.base import Shapes, Trainee
 
@@ -116,6 +117,14 @@ class Exploding(Noisy):
         found = super().forward(batch, phase)
         self.seen += self.training
         return {"loss": found["loss"] * (float("nan") if self.seen > self.after else 1.0)}
+
+
+class Lopsided(Noisy):
+    """A model whose loss is infinite on the second of several ranks, and whose gradients are finite."""
+
+    def forward(self, batch, phase="model") -> dict[str, Tensor]:
+        is_second = dist.is_initialized() and dist.get_rank() == 1
+        return {"loss": super().forward(batch, phase)["loss"] + (float("inf") if is_second else 0.0)}
 
 
 def greedy(shapes: Shapes) -> Trainee:

@@ -65,9 +65,10 @@ def test_closed_standard_streams_do_no_harm(spec, streams):
 
 
 def test_a_full_output_is_no_bug_of_ours(spec):
-    done = shell("merlin plan 'my spec.yaml' > /dev/full", spec.parent)
-    assert done.returncode == 1
-    assert b"No space left on device" in done.stderr and b"bug" not in done.stderr
+    for command in ("plan 'my spec.yaml'", "validate 'my spec.yaml' --json"):
+        done = shell(f"merlin {command} > /dev/full", spec.parent)
+        assert done.returncode == 1
+        assert b"No space left on device" in done.stderr and b"bug" not in done.stderr
 
 
 def test_a_reader_that_leaves_early_gets_no_traceback(spec):

@@ -24,7 +24,7 @@ from waiting import wait_until
 from merlin.base.records import to_plain
 from merlin.errors import WorkspaceError
 from merlin.execution.conductor import RunOptions
-from merlin.execution.embedded import run_embedded
+from merlin.execution.embedded import _Run, run_embedded
 from merlin.execution.events import RunSummary
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, Ready, Result, Run, Stop
@@ -104,6 +104,26 @@ def test_a_deferred_task_waits_for_its_delay(tmp_path: Path) -> None:
     summary, _ = run(workspace)
     assert counts(summary) == (1, 0, 0, 0)
     assert summary.seconds >= 0.3
+
+
+def test_a_retry_that_is_due_while_all_workers_are_busy_does_not_keep_the_command_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, begun, gate = (tmp_path / name for name in ("tried", "begun", "gate"))
+    again = step("again", 1, command=f"test -e {tried} || {{ touch {tried}; exit 104; }}", retry_delay_s=0.3)
+    busy = step("busy", 1, command=f"touch {begun}; until test -e {gate}; do sleep 0.01; done")
+    workspace = make_workspace(tmp_path, again, busy)
+    timeout, waits = _Run._timeout, []
+
+    def noted(self: _Run) -> float | None:
+        waits.append(timeout(self))
+        if begun.exists() and (waits[-1] is None or len(waits) > 1000):
+            gate.touch()
+        return waits[-1]
+
+    monkeypatch.setattr(_Run, "_timeout", noted)
+    assert counts(run(workspace, RunOptions(workers=1))[0]) == (2, 0, 0, 0)
+    assert len(waits) < 1000
 
 
 def test_a_hard_failure_interrupts_what_runs(tmp_path: Path) -> None:

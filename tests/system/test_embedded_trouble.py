@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from small_plans import step
 from study_on_disk import RUN, end_of, make_workspace, processes_of, start_warm_run, workers_of
 from waiting import wait_until
 
+from merlin.base.processes import read_process
 from merlin.errors import ExecutionError
 from merlin.execution.conductor import CONTROLLER, UPDATER, RunOptions
 from merlin.execution.embedded import run_embedded
@@ -123,6 +125,41 @@ def _set_started(segment: Path, started: float) -> None:
     assert parsed is not None
     (writer,) = parsed[0].writers
     segment.write_bytes(replace(parsed[0], writers=(replace(writer, started=started),)).to_bytes())
+
+
+AS_ANOTHER_USER = """
+import os, subprocess
+from merlin.execution import processes, sessions
+
+def sleep(**more):
+    return subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
+
+processes._GRACE_S = processes._KILL_WAIT_S = sessions.KILL_WAIT_S = 1e6
+alone, beside = sleep(process_group=0), sleep(process_group=0)
+print(alone.pid, beside.pid, flush=True)
+os.setresuid(65534, 65534, 65534)
+ours, last = sleep(process_group=beside.pid), sleep()
+print(ours.pid, last.pid, flush=True)
+processes.kill_group(alone.pid)
+processes.kill_group(beside.pid)
+assert ours.wait() == -15
+sessions.kill_session(os.getpid())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts processes of another user")
+def test_processes_of_another_user_neither_break_nor_delay_the_end_of_the_others() -> None:
+    """As those of `sudo` in a task."""
+    command = [sys.executable, "-c", AS_ANOTHER_USER]
+    done = subprocess.run(command, start_new_session=True, capture_output=True, text=True, timeout=120)
+    started = [int(pid) for pid in done.stdout.split()]
+    try:
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert [read_process(pid) is not None for pid in started] == [True, True, False, False]
+    finally:
+        for pid in started:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_the_live_leader_of_an_orphaned_session_is_killed(tmp_path: Path) -> None:

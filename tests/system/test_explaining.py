@@ -262,7 +262,7 @@ def test_logs_follow_a_task_to_its_end_and_explain_names_the_run(tmp_path: Path)
     whole = ask(study, "explain")
     assert whole["is_running"]
     assert {each["kind"] for each in whole["obstacles"]} == {"dependency"}
-    assert "it has begun" in merlin(study, "explain", "1", code=1)
+    assert "it has begun" in merlin(study, "explain", "1")
     follower, lines = start(tmp_path, env, "logs", study, "1", "-f")
     with lines:
         assert any(line == "begun 1\n" for line in lines)
@@ -315,7 +315,7 @@ def test_a_published_study_says_what_it_lacks_and_runs_chosen_tasks_again_on_wor
     assert "did not answer" in hung["what"]
     answer("run-workers", "slow.yaml", code=0)
     wait_until(lambda: answer("status", study)["totals"]["missing"] == 0, lambda: answer("status", study))
-    worker = answer("explain", study, "simw")
+    worker = answer("explain", study, "simw", code=0)
     assert (worker["is_alive"], worker["queues"]) == (True, ["hot"])
     answer("rerun", study, "--where", "X = 2", "--yes", code=0)
     wait_until(lambda: answer("status", study)["totals"]["missing"] == 0, lambda: answer("status", study))

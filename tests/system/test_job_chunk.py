@@ -43,20 +43,20 @@ class JobBench:
         )
         self.folder.write(job, "")
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, **variables: str) -> subprocess.Popen[bytes]:
         argv = ["--workspace", str(self.workspace.path), "--plan", self.workspace.digest, "--job", "abc.1"]
         kept = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
         self.started.append(
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "merlin.execution.job_chunk", *argv],
-                env=kept,
+                env=kept | variables,
                 start_new_session=True,
             )
         )
         return self.started[-1]
 
-    def run(self) -> ChunkReport | None:
-        assert self.start().wait(120) == 0
+    def run(self, **variables: str) -> ChunkReport | None:
+        assert self.start(**variables).wait(120) == 0
         return self.folder.report()
 
     def outcomes(self) -> list[tuple[int, int, int]]:
@@ -146,6 +146,21 @@ def test_it_needs_no_signal_to_end_in_time_and_blames_a_task_even_if_none_could_
     bench = make(command="sleep 1000")
     bench.submit(walltime_s=MARGIN_S)
     report = bench.run()
+    assert report is not None
+    assert (report.result, report.cut_off) == (None, (0,))
+
+
+def test_without_a_walltime_in_the_spec_the_limit_is_the_one_that_the_scheduler_states(
+    make: Callable[..., JobBench], tmp_path: Path
+) -> None:
+    ends = "2026-01-01T00:10:00"  # long ago
+    squeue = tmp_path / "bin" / "squeue"
+    squeue.parent.mkdir()
+    squeue.write_text(f"#!/bin/sh\necho '7|RUNNING|1|0|N/A|2026-01-01T00:00:00|{ends}|None|node1|n|'\n")
+    squeue.chmod(0o755)
+    bench = make(command="sleep 1000")
+    bench.submit()
+    report = bench.run(SLURM_JOB_ID="7", PATH=f"{squeue.parent}:{os.environ['PATH']}")
     assert report is not None
     assert (report.result, report.cut_off) == (None, (0,))
 

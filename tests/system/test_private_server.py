@@ -24,6 +24,8 @@ from servers import program
 
 from merlin.config.load import require_config
 from merlin.config.reach import check_endpoint
+from merlin.server.folder import Folder
+from merlin.server.lifecycle import init, start
 
 STAND_IN = """#!{python}
 '''A container engine that records its arguments and runs the command without any container.'''
@@ -175,6 +177,21 @@ def test_commands_at_the_same_time_start_one_server(home):
     documents = [json.loads(done.stdout) for done in told]
     assert len({document["pid"] for document in documents}) == 1
     assert sum(document["started"] for document in documents) == 1
+
+
+@pytest.mark.parametrize("command", [lambda folder: start(folder, {})[1], lambda folder: init(folder, {})])
+def test_a_server_that_another_command_makes_just_then_is_left_as_it_is(home, monkeypatch, command):
+    folder, mkdir, others = Folder(home.server), Path.mkdir, [start]
+
+    def make(path: Path, *args: Any, **more: Any) -> None:
+        if path == folder.path and others:
+            others.pop()(folder, {})
+        mkdir(path, *args, **more)
+
+    monkeypatch.setattr(Path, "mkdir", make)
+    assert not command(folder)
+    assert home.status()["state"] == "running"
+    assert folder.settings().port
 
 
 def test_init_keeps_what_is_there(home):

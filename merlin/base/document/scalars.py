@@ -16,6 +16,7 @@ import yaml
 Scalar = str | int | float | bool
 
 _INTEGER = re.compile(r"[+-]?\d+")
+_EXPONENT = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)[eE][+-]?\d+")
 _CLOCK = re.compile(r"(?:(?:(\d+)[-:])?(\d+):)?(\d+):(\d+(?:\.\d*)?)")
 _SPAN = re.compile(r"(\d+(?:\.\d*)?)\s*(ms|s|m|min|h|d)")
 _SPAN_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -28,6 +29,12 @@ class Plain(str):
 
     __slots__ = ("typed",)
     typed: Scalar
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether the typed value is written like the text; 007 and yes become 7 and true."""
+        text = str(self.typed)
+        return self == (text.lower() if isinstance(self.typed, bool) else text)
 
 
 class Problem(ValueError):
@@ -61,6 +68,18 @@ def plain_scalar(text: str) -> str | None:
     except ValueError:  # "0b" and the like match YAML's pattern but are no number
         return text
     return scalar
+
+
+def missed_number(text: str) -> float | None:
+    """The number that a reader sees in an unquoted scalar, and YAML 1.1 does not: 1e-3 is text, 1.0e-3 is not."""
+    is_missed = _EXPONENT.fullmatch(text) and not isinstance(plain_scalar(text), Plain)
+    return float(text) if is_missed and math.isfinite(float(text)) else None
+
+
+def yaml_number(number: float) -> str:
+    """A number as YAML 1.1 knows it for one."""
+    text = str(number)
+    return text if "." in text else text.replace("e", ".0e")
 
 
 def typed(value: Any) -> Any:

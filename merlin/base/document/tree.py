@@ -14,7 +14,7 @@ import yaml
 from msgspec import Struct
 
 from merlin.base.document.findings import NOWHERE, Findings, Place, SourceText
-from merlin.base.document.scalars import plain_scalar
+from merlin.base.document.scalars import Plain, plain_scalar
 from merlin.base.document.tokens import TOKEN
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -110,7 +110,8 @@ def to_data(entry: Entry, key: str = "") -> Any:
         return [to_data(item) for item in content]
     if content is None or not entry.plain or key in SCRIPT_KEYS:
         return content
-    return plain_scalar(content)
+    scalar = plain_scalar(content)
+    return content if entry.verbatim and isinstance(scalar, Plain) and not scalar.keeps_text else scalar
 
 
 def token_place(source: SourceText, entry: Entry, name: str, nth: int) -> Place:

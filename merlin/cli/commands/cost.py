@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from merlin.base.records import to_plain
+from merlin.base.text import percent
 from merlin.cli.options import json_option, spec_or_workspace_argument
 from merlin.cli.output import print_json, print_table
 from merlin.errors import UsageError
@@ -110,13 +111,13 @@ def _show_waste(found: StudyCost, rate: float | None, unit: _Unit) -> None:
     print(f"\nworkers were there for {unit.shown(found.held_h)} core-{unit.name}{price}")
     if not found.held_h:
         return
-    useful = 100 * found.total.ok_h / found.held_h
+    useful = percent(found.total.ok_h, found.held_h)
     wasted = [
-        f"{cause} {100 * h / found.held_h:.3g}%"
+        f"{cause} {percent(h, found.held_h)}%"
         for cause, h in wasted_by_cause(found)
         if h >= 5e-4 * found.held_h
     ]
-    print(f"of these {useful:.3g}% went into tasks that are ok; the rest: {', '.join(wasted) or 'nothing'}")
+    print(f"of these {useful}% went into tasks that are ok; the rest: {', '.join(wasted) or 'nothing'}")
 
 
 def _show_allocations(found: StudyCost) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from merlin.base.text import count, printable
+from merlin.base.text import count, percent, printable
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
     json_option,
@@ -91,7 +91,7 @@ def _show(group: FailureGroup) -> None:
     where = f" in {group.extension}" if group.extension else ""
     print(f"{group.step}: {count(group.count, 'task')} failed{where}, {group.exit_class}   [{group.id}]")
     if group.cause:
-        print(f"  cause    {group.cause}")
+        print(f"  cause    {printable(group.cause)}")
     if group.signature not in ("", group.cause):
         print(f"  message  {printable(group.signature)}")
     print(f"  when     {_when(group.first, group.last)}")
@@ -99,7 +99,8 @@ def _show(group: FailureGroup) -> None:
     for each in group.ranges:
         print(f"  inputs   {shown_range(each)}")
     for example in group.examples:
-        parts = (f"  example  task {example.task}", example.directory, shown_inputs(example.inputs))
+        name = f"task {example.task}" if example.sample_id is None else f"sample {example.sample_id}"
+        parts = (f"  example  {name}", example.directory, shown_inputs(example.inputs))
         print("  ".join(part for part in parts if part))
     if group.log_tail:
         print("  log")
@@ -118,6 +119,6 @@ def shown_range(found: InputRange) -> str:
     p = f"p = {found.p:.0e}" if found.p > 1e-99 else "p < 1e-99"
     values = f"in [{found.low:.4g}, {found.high:.4g}]" if found.low != found.high else f"= {found.low:.6g}"
     return (
-        f"{found.input} {values}: {100 * found.rate_inside:.3g}% of the tasks fail so, "
-        f"elsewhere {100 * found.rate_outside:.3g}% ({p})"
+        f"{found.input} {values}: {percent(found.rate_inside, 1.0)}% of the tasks fail so, "
+        f"elsewhere {percent(found.rate_outside, 1.0)}% ({p})"
     )

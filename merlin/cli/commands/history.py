@@ -11,7 +11,7 @@ import click
 
 from merlin.base.records import to_plain
 from merlin.base.text import count
-from merlin.cli.options import json_option, workspace_argument
+from merlin.cli.options import json_option, spec_or_workspace_argument
 from merlin.cli.output import print_json, print_table, remark
 
 _WHAT = {"kept": "its results are kept, by --keep"}
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Show the revisions of a study that was updated; go back by one.")
-@workspace_argument
+@spec_or_workspace_argument
 @click.option("--undo", is_flag=True, help="Go back to the revision that the present one was made from.")
 @json_option
-def history(workspace: Path, undo: bool, as_json: bool) -> None:
-    """Show the revisions of the study in WORKSPACE: when each was made, by whom, and what it has changed.
+def history(spec_or_workspace: Path, undo: bool, as_json: bool) -> None:
+    """Show the revisions of a study: when each was made, by whom, and what it has changed.
 
     With --undo, the study becomes what it was before the last update: its plan, its outcomes and its files are those of
     before, and what the update has made is put aside.
@@ -38,7 +38,7 @@ def history(workspace: Path, undo: bool, as_json: bool) -> None:
     from merlin.workspace.directory import open_workspace
     from merlin.workspace.revisions import history as history_of
 
-    study = find_workspace(workspace)
+    study = find_workspace(spec_or_workspace)
     study = open_workspace(study.root)
     if undo:
         note = undo_update(study, remark)

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import json_option, rerun_options, steps_option, workspace_argument
+from merlin.cli.options import json_option, rerun_options, spec_or_workspace_argument, steps_option
 from merlin.errors import UsageError
 
 
 @click.command(cls=ManyCommand, short_help="Run tasks again that you choose, and all that depends on them.")
-@workspace_argument
+@spec_or_workspace_argument
 @click.option("--where", default="", metavar="SQL", help="A condition over the view tasks of merlin sql.")
 @click.option("--failed", is_flag=True, help="Tasks that have failed.")
 @steps_option("--step", help="Tasks of these steps.")
@@ -22,9 +22,9 @@ from merlin.errors import UsageError
 @rerun_options
 @json_option
 def rerun(
-    workspace: Path, where: str, failed: bool, steps: tuple[str, ...], samples: str, **how: Any
+    spec_or_workspace: Path, where: str, failed: bool, steps: tuple[str, ...], samples: str, **how: Any
 ) -> None:
-    """Run tasks of the study in WORKSPACE again for which all that is given holds, and what depends on them.
+    """Run tasks of a study again for which all that is given holds, and what depends on them.
 
     It shows how many tasks of which steps these are, and asks. Then it goes on as merlin restart does: on workers if
     a broker is configured, else here. Exit codes are those of merlin run.
@@ -37,7 +37,7 @@ def rerun(
     from merlin.cli.rerunning import RerunManner, parse_samples, run_again
     from merlin.views.rerunning import Choice
 
-    opened = find_workspace(workspace)
+    opened = find_workspace(spec_or_workspace)
     opened.plan.check_steps(steps)
     ids = parse_samples(samples) if samples else ()
     choice = Choice(where=where, failed=failed, steps=steps, samples=ids)

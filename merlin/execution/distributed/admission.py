@@ -68,6 +68,8 @@ class Admission:
                 return self._let_in(arrival)
             if arrival.key not in self._waiting and len(self._waiting) >= self._concurrency:
                 self._lock.wait(HOLD_S)  # keeps its slot: otherwise this worker would take in the whole queue
+                if arrival.key in self._inside:
+                    return None  # the other one was let in meanwhile
                 return arrival if not self._fits(arrival, time.monotonic()) else self._let_in(arrival)
             self._waiting.setdefault(arrival.key, arrival)
             self._set_slots(now)

@@ -24,7 +24,7 @@ from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
 from merlin.execution.job_errands import cancel_jobs
-from merlin.execution.job_folder import JobFolder, StepJob, all_jobs
+from merlin.execution.job_folder import JobFolder, all_jobs
 from merlin.execution.job_schedulers import scheduler_client
 from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
@@ -88,15 +88,16 @@ def cancel(
         _record_stop(workspace, tools, CANCELLED)
         mailbox.drop()
         registry.withdraw(study_id)
-        num_jobs = cancel_step_jobs(workspace)
     else:
-        num_jobs = len(_jobs_of(workspace, instances))
+        num_jobs = sum(job.chunk.instance in instances for job in all_jobs(workspace))
         with owning(workspace, tools) as ownership:
             ownership.fail(instances, f"cancelled: merlin cancel --step {' '.join(steps)}")
     command = {} if steps is None else {"instances": sorted(instances)}
     registry.send(
         {*(w.name for w in workers), *(a.worker for a in before)}, "drop", study=study_id, **command
     )
+    if steps is None:  # last, because a batch scheduler may not answer
+        num_jobs = cancel_step_jobs(workspace)
     after = _wait_for_end(tools, before, study_id, instances, limit_s)
     return CancelReport(before=before, after=after, num_jobs=num_jobs)
 
@@ -174,16 +175,16 @@ def cancel_step_jobs(workspace: Workspace, steps: Collection[str] | None = None)
         ExecutionError: a batch scheduler does not answer, or refuses.
         UsageError: the study has no such step.
     """
-    jobs = _jobs_of(workspace, _instances(workspace, steps))
+    instances = _instances(workspace, steps)
+    jobs = [job for job in all_jobs(workspace, given_up=True) if job.chunk.instance in instances]
     for job in jobs:
         JobFolder(workspace, job.lease).void()
     for name in {job.scheduler for job in jobs}:
-        cancel_jobs(scheduler_client(name), [job for job in jobs if job.scheduler == name])
+        ours = [job for job in jobs if job.scheduler == name]
+        cancel_jobs(scheduler_client(name), ours)
+        for job in ours:  # if it raises, the next call finds them again
+            JobFolder(workspace, job.lease).forget()
     return len(jobs)
-
-
-def _jobs_of(workspace: Workspace, instances: Collection[str]) -> list[StepJob]:
-    return [job for job in all_jobs(workspace) if job.chunk.instance in instances]
 
 
 def stop(workspace: Workspace, config: Config, reason: str) -> int:

@@ -82,6 +82,7 @@ class Ownership:
         self._clock = standing.now - self._began  # server time minus `monotonic`
         self._read = standing.read or "0"
         self._is_read = True  # the server knows `_read`
+        self._offered = 0.0  # server time of the last offers
         self._has_more = False  # there is more to offer or to read: the next round does not wait
         self._workforce = Workforce(study, tools)
         self._look_for_late = self._look_for_overdue = self._look_for_survivors = 0.0
@@ -163,6 +164,9 @@ class Ownership:
 
         Raises LedgerError if the ledger could not be written for a while; another machine may be able to.
         """
+        retry = self.owner.scheduler.next_wakeup()
+        if retry is not None and retry > self._offered:  # one that is due waits for a free slot
+            wait_s = min(wait_s, max(0.0, retry - self._now()))
         try:
             self.settle(wait_s)
         except LedgerError as error:  # its records are kept, and nothing is offered meanwhile
@@ -188,9 +192,6 @@ class Ownership:
         if now >= self._workforce.next_count:
             self._workforce.count(self.owner)
         wait_s = min(wait_s, max(0.0, self._workforce.next_count - now))
-        wakeup = self.owner.scheduler.next_wakeup()
-        if wakeup is not None:
-            wait_s = min(wait_s, max(0.0, wakeup - self._now()))
         letters = self._mailbox.letters(self._read, 0.0 if self._has_more else wait_s)
         # no matter who wrote these letters, the holders commit nothing from now on
         self._mailbox.void([letter.lease for letter in letters if letter.kind == "expired"])
@@ -373,7 +374,7 @@ class Ownership:
 
     def _add_offers(self) -> list[Chunk]:
         study, key = self._study, self._tools.config.key
-        now = self._now()
+        now = self._offered = self._now()
         slots, machines, times = self._workforce.slots, self._workforce.machines, self._workforce.times(now)
         self._mailbox.void(self.owner.withdraw_unfit(times, machines))
         chunks = self.owner.offers(slots, now, MAX_OFFERS, times, machines)

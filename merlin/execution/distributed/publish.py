@@ -58,7 +58,7 @@ class AmqpCarrier:
 
     def send(self, queue: str, envelopes: Sequence[Mapping[str, str]], *, is_retry: bool = False) -> None:
         """Raises ExecutionError also if the broker has a queue with other properties."""
-        from amqp.exceptions import PreconditionFailed
+        from amqp.exceptions import AMQPError
         from kombu.exceptions import OperationalError
         from kombu.pools import producers
 
@@ -77,10 +77,8 @@ class AmqpCarrier:
                         retry=True,
                         retry_policy={"max_retries": 1, "interval_start": 0.1, "interval_max": 0.2},
                     )
-        except PreconditionFailed as error:
-            raise other_properties(self._config, error) or error from None
-        except (OperationalError, OSError) as error:
-            raise unusable(error, self._config.broker) from None
+        except (AMQPError, OperationalError, OSError) as error:
+            raise other_properties(self._config, error) or unusable(error, self._config.broker) from None
 
     def empty(self, queues: Iterable[str]) -> list[str]:
         return empty_queues(self._config, queues)

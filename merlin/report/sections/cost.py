@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from merlin.base.page.table import table
+from merlin.base.text import percent
 from merlin.report.facts import ReportFacts, moment
 from merlin.report.sections.summary import core_time, in_core_units
 from merlin.views.allocation_cost import AllocationCost
@@ -24,10 +25,10 @@ _LOOKS = {
 _MEANINGS = {
     "failed": "tasks that failed and did not run again",
     "retried": "tries after which the task ran again",
-    "interrupted": "cut off by the walltime, a lost worker, or a stop",
-    "run again": "tasks that had ended ok, and were run again",
+    "interrupted": "cut off by the walltime or a stop",
+    "run again": "tasks that had ended ok, and were run again or put aside by an update",
     "between tasks": "workers that had tasks: to start them and to collect what they wrote",
-    "idle": "workers that waited for work",
+    "idle": "workers that waited for work, or were lost with it",
 }
 
 
@@ -48,7 +49,7 @@ def _bar(found: StudyCost) -> str:
     )
     return (
         f'<p class="note">{core_time(found.held_h)} were held, '
-        f"{100 * found.total.ok_h / found.held_h:.3g} % of them by tasks that ended ok.</p>"
+        f"{percent(found.total.ok_h, found.held_h)} % of them by tasks that ended ok.</p>"
         f'<div class="bar tall" aria-hidden="true">{pieces}</div>'
     )
 
@@ -62,7 +63,7 @@ def _causes(found: StudyCost) -> str:
             f'<span class="dot {_LOOKS[name]}"></span>{name}',
             f'<span class="why">{meaning}</span>',
             in_core_units(hours, found.held_h)[1],
-            f"{100 * hours / found.held_h:.2g} %",
+            f"{percent(hours, found.held_h)} %",
         ]
         for name, hours, meaning in named
         if hours > 0

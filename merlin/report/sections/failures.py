@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from merlin.base.page.table import table
-from merlin.base.text import count, printable
+from merlin.base.text import count, percent, printable
 from merlin.report.facts import ReportFacts, moment
 from merlin.shards.plot.ticks import number
 from merlin.status.failures import FailureGroup
@@ -40,7 +40,7 @@ def _row(group: FailureGroup, planned: int) -> list[str]:
     return [
         f"<b>{escape(group.step)}</b>{where}",
         f"{group.count:,}",
-        f"{100 * group.count / planned:.3g} %" if planned else "",
+        f"{percent(group.count, planned)} %" if planned else "",
         escape(group.exit_class),
         f'<span class="why">{escape(_headline(group))}</span>',
     ]
@@ -71,11 +71,11 @@ def _details(group: FailureGroup) -> str:
 
 
 def _range_text(found: InputRange) -> str:
-    inside, outside = 100 * found.rate_inside, 100 * found.rate_outside
+    inside, outside = (percent(rate, 1.0) for rate in (found.rate_inside, found.rate_outside))
     chance = f"p = {number(found.p, 2)}" if found.p else "p < 10⁻³⁰⁰"
     return (
-        f"With <b>{escape(found.input)}</b> from {number(found.low, 4)} to {number(found.high, 4)}, {inside:.3g} % "
-        f"fail so; elsewhere {outside:.2g} % <span class='sub'>({chance})</span>."
+        f"With <b>{escape(found.input)}</b> from {number(found.low, 4)} to {number(found.high, 4)}, {inside} % "
+        f"fail so; elsewhere {outside} % <span class='sub'>({chance})</span>."
     )
 
 

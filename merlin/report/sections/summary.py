@@ -6,7 +6,7 @@ from html import escape
 
 from merlin.base.page.document import cards
 from merlin.base.page.outcomes import counts_bar
-from merlin.base.text import count, duration
+from merlin.base.text import count, duration, percent
 from merlin.report.facts import ReportFacts, between, moment
 
 _STATES = {
@@ -54,7 +54,7 @@ def _to_go(facts: ReportFacts) -> str:
 
 def _cards(facts: ReportFacts) -> list[tuple[str, str]]:
     totals, found = facts.page.totals, []
-    found.append((f"{_share(totals.ok, totals.planned)}", f"of {count(totals.planned, 'task')} ok"))
+    found.append((f"{percent(totals.ok, totals.planned)} %", f"of {count(totals.planned, 'task')} ok"))
     if facts.samples is not None:
         found.append((f"{facts.samples.num:,}", "samples"))
     if facts.activity is not None:
@@ -82,13 +82,6 @@ def in_core_units(hours: float, most_h: float) -> tuple[str, str]:
     if not value:
         return unit, "0"
     return unit, f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "< 0.001"
-
-
-def _share(part: int, whole: int) -> str:
-    """A percentage that is 100 or 0 only if the share is exactly that."""
-    if part in (0, whole):
-        return "100 %" if whole and part else "0 %"
-    return f"{min(99.9, max(0.1, 100 * part / whole)):.3g} %"
 
 
 def _remarks(facts: ReportFacts) -> str:
@@ -122,9 +115,5 @@ def _lead(facts: ReportFacts) -> str:
     used = facts.cost.total
     return (
         f"{when}, {which} in {num_steps} ran in {duration(found.length_s)} of work{paused}{by}. They took "
-        f"{core_time(used.used_h)}, {_share_of(used.ok_h, used.used_h)} of them in tasks that ended ok."
+        f"{core_time(used.used_h)}, {percent(used.ok_h, used.used_h)} % of them in tasks that ended ok."
     )
-
-
-def _share_of(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.3g} %" if whole else "none"

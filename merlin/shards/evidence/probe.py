@@ -1,6 +1,6 @@
 """What a shard file says of itself, found out in a process of its own: HDF5 may loop or crash over damaged headers.
 
-Run as ``python -m merlin.shards.evidence.probe FILE``; prints one JSON document. Values are not read.
+Run as ``python -P -m merlin.shards.evidence.probe FILE``; prints one JSON document. Values are not read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def probe(path: Path) -> dict[str, Any]:
 
     Raises ShardError if the file cannot be read, or HDF5 does not come back from it.
     """
-    command = [sys.executable, "-m", "merlin.shards.evidence.probe", str(path)]
+    command = [sys.executable, "-P", "-m", "merlin.shards.evidence.probe", str(path)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as e:

@@ -7,13 +7,15 @@ finished file. Then ``export.json`` takes their place; a directory without it ho
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from merlin.base.files import TEMPORARY_SUFFIX, write_text
+from merlin.base.files import TEMPORARY_SUFFIX, sync_path, write_text
 from merlin.base.records import FileFormat, as_kind, indented, to_plain
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import ExportedFile
@@ -30,14 +32,15 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
         super().__init__(directory, "export", "files.jsonl", ExportedFile)
         self._request = json.loads(json.dumps(request))
 
-    def begin(
-        self, is_present: Callable[[ExportedFile], bool], *, overwrite: bool
-    ) -> tuple[list[ExportedFile], bool]:
+    def is_finished(self) -> bool:
+        """True if there is a finished export, of whatever."""
+        return (self.directory / NAME).is_file()
+
+    def begin(self, is_present: Callable[[ExportedFile], bool]) -> tuple[list[ExportedFile], bool]:
         """The files that are done already, and whether nothing at all is left to do.
 
         Raises UsageError if the directory holds anything else.
         """
-        was_removed = overwrite and self._remove_export()
         description, request = read_export(self.directory), self.request()
         if description is not None:
             self._require_same(description["request"], "an export")
@@ -45,7 +48,7 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
         elif request is not None:
             self._require_same(request["request"], "an unfinished export")
             listed = list({file.lo: file for file in self.finished()}.values())
-        elif not was_removed and any(self.directory.iterdir()):
+        elif any(self.directory.iterdir()):
             raise UsageError(
                 f"{self.directory} is not empty and holds no export; give a new directory with --out"
             )
@@ -88,28 +91,62 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
         self.remove_record()
         return dict(json.loads(text))
 
-    def _remove_export(self) -> bool:
-        """Remove the files of a finished or unfinished export, and nothing else; False if there is none."""
-        description = read_export(self.directory)
-        if description is None and not self.folder.is_dir():
-            return False
-        names = [file.file for file in self.finished()]
-        if description is not None:
-            names += [*(file.file for file in _files(description)), *description["described_by"]]
-        (self.directory / NAME).unlink(missing_ok=True)
-        for path in [
-            *(self.directory / name for name in names),
-            *self.directory.glob(f"**/*{TEMPORARY_SUFFIX}"),
-        ]:
+    @contextmanager
+    def replacement(self) -> Iterator[ExportDirectory]:
+        """Where the files are written that replace a finished export, which stays until they are complete.
+
+        Afterwards this is an unfinished export that has all its files. If this process is killed, the next one that
+        replaces the export goes on where it stopped.
+        """
+        self._names()
+        request = json.dumps(self._request, sort_keys=True)
+        with self._room(hashlib.sha256(request.encode()).hexdigest()[:16]) as room:
+            with ExportDirectory(room, self._request) as made:
+                yield made
+            self._take_over(room, made)
+
+    def _take_over(self, room: Path, made: ExportDirectory) -> None:
+        files = made.finished()
+        self._remove_files()
+        for path in [p for p in room.rglob("*") if p.is_file() and made.folder not in p.parents]:
+            place = self.directory / path.relative_to(room)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+            sync_path(place.parent)
+        self.start({"request": self._request}, files)
+        (self.directory / NAME).unlink()
+        shutil.rmtree(room)
+
+    def remove_unfinished(self) -> None:
+        """Remove the files of an unfinished export, if there is one; what comes now begins without any."""
+        if self.folder.is_dir():
+            self._remove_files()
+            self.start({"request": self._request}, [])
+
+    def _remove_files(self) -> None:
+        """Remove the files of a finished or unfinished export, and nothing else."""
+        names = self._names()
+        leftovers = [
+            path for path in self.directory.glob(f"**/*{TEMPORARY_SUFFIX}") if self.folder not in path.parents
+        ]
+        for path in [*(self.directory / name for name in names), *leftovers]:
             if path.is_dir():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
-        self.remove_record()
         for folder in sorted((p for p in self.directory.glob("**/") if p != self.directory), reverse=True):
             if not any(folder.iterdir()):
                 folder.rmdir()
-        return True
+
+    def _names(self) -> list[str]:
+        """The files of a finished or unfinished export. Raises ShardError if one would not be in the directory."""
+        description = read_export(self.directory)
+        names = [file.file for file in self.finished()]
+        if description is not None:
+            names += [*(file.file for file in _files(description)), *description["described_by"]]
+        if outside := [name for name in names if Path(name).is_absolute() or ".." in Path(name).parts]:
+            raise ShardError(f"{self.directory / NAME} lists {outside[0]}, which is not in the directory")
+        return names
 
 
 def read_export(directory: Path) -> dict[str, Any] | None:
@@ -117,7 +154,7 @@ def read_export(directory: Path) -> dict[str, Any] | None:
     path = directory / NAME
     if not path.is_file():
         return None
-    found = read_object(path)
+    found = read_object(path, "remove the export, or give another --out")
     if wrong := FORMAT.mismatch(found):
         raise ShardError(f"{path}: {wrong}")
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from merlin.base.files import write_text
+from merlin.base.files import temporary_name, write_text, written_name
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards.export.base import ExportedFile, Exporter, file_digest
 from merlin.shards.export.view import Block, ExportColumn, sample
@@ -70,7 +70,7 @@ class MdsExporter(Exporter):
         if self.compression == "none":
             self._write_raw(path, lo, hi)
             return {}
-        raw = path.with_name(f"raw-{path.name}")
+        raw = temporary_name(Path(f"{written_name(str(path))}.raw"))  # a name that `remove_leftovers` finds
         try:
             self._write_raw(raw, lo, hi)
             compressor = _zstandard().ZstdCompressor(level=_LEVEL)

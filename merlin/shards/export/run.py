@@ -30,7 +30,8 @@ def export(
     """Export the data set at `path` into the directory `out` and return what its ``export.json`` says.
 
     Files that an earlier, killed call with the same options finished are kept; if it finished all of them,
-    nothing is done. `num_workers` processes write, None: as many as are worth it (then a script needs
+    nothing is done. With `overwrite`, another export in `out` is replaced when the files of the new one are complete.
+    `num_workers` processes write, None: as many as are worth it (then a script needs
     ``if __name__ == "__main__"``, as they are started afresh). Memory: two blocks of `view.BLOCK_BYTES` for each
     process, what the format's library needs to compress them, and eight bytes for each sample and ragged field.
 
@@ -40,19 +41,39 @@ def export(
         MissingExtraError: the format's library is not installed.
     """
     exporter = make_exporter(path, options)
+    write = partial(_write_files, path, exporter, num_workers=num_workers, progress=progress)
     with ExportDirectory(out, _request(exporter)) as directory:
-        files, is_complete = directory.begin(partial(exporter.is_present, out), overwrite=overwrite)
-        if not is_complete:
-            exporter.prepare(out)
-            num_workers = _choose_workers(exporter, num_workers)
-            for file in _write_missing(path, out, exporter, files, num_workers, progress):
-                directory.add(file)
-                files.append(file)
-        files.sort(key=lambda file: file.lo)
-        _require_all(exporter, files)
+        if overwrite and directory.is_finished():
+            with directory.replacement() as replacement:
+                write(replacement)
+        elif overwrite:
+            directory.remove_unfinished()
+        files, is_complete = write(directory)
         if is_complete:
             return read_export(out) or {}
         return directory.end(files, exporter.finish(out, files), _about(exporter))
+
+
+def _write_files(
+    path: Path,
+    exporter: Exporter,
+    directory: ExportDirectory,
+    *,
+    num_workers: int | None,
+    progress: Progress | None,
+) -> tuple[list[ExportedFile], bool]:
+    """Write the files that are not there; returns all of them, and whether the whole export was there already."""
+    out = directory.directory
+    files, is_complete = directory.begin(partial(exporter.is_present, out))
+    if not is_complete:
+        exporter.prepare(out)
+        num_workers = _choose_workers(exporter, num_workers)
+        for file in _write_missing(path, out, exporter, files, num_workers, progress):
+            directory.add(file)
+            files.append(file)
+    files.sort(key=lambda file: file.lo)
+    _require_all(exporter, files)
+    return files, is_complete
 
 
 def _request(exporter: Exporter) -> dict[str, Any]:

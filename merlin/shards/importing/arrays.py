@@ -54,7 +54,7 @@ class NpyFile(SourceFile):
         return _facts(f"{self.path}", self._array.dtype, self._array.shape)
 
     def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
-        return _values(self._array[lo:hi])
+        return _values(self._array[lo:hi], facts)
 
     def place(self, key: str, row: int) -> str:
         return f"{self.path}: row {row}"
@@ -89,7 +89,7 @@ class NpzFile(SourceFile):
         return _facts(member.place, member.dtype, member.shape)
 
     def _read(self, key: str, lo: int, hi: int, facts: Facts) -> Values:
-        return _values(self._member(key).read(lo, hi))
+        return _values(self._member(key).read(lo, hi), facts)
 
     def _member(self, key: str) -> _Member:
         if key not in self._members:
@@ -174,5 +174,7 @@ def _facts(place: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Facts:
     return Facts(shape[0], kind, tuple(shape[1:]))
 
 
-def _values(array: Array) -> Array:
-    return as_text(array.tolist()) if array.dtype.kind in "US" else array
+def _values(array: Array, facts: Facts) -> Array:
+    if array.dtype.kind in "US":
+        return as_text(array.tolist())
+    return as_text(array) if facts.is_text else array

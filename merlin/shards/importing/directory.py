@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
 
+from merlin.base.files import sync_path
 from merlin.base.ranges import Ranges
-from merlin.errors import ShardError, UsageError
+from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME, read_manifest
 from merlin.shards.format.shard_info import info_name, shard_name
 from merlin.shards.unfinished_shards import UnfinishedShards
@@ -71,19 +71,10 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
             raise UsageError(
                 f"{other} is not of the data set, which is therefore not replaced; move it, or give another --out"
             )
-        room = self.folder / self._identity[:16]
-        for path in self.folder.glob("*/"):
-            if path != room:
-                shutil.rmtree(path)
-        try:
+        with self._room(self._identity[:16]) as room:
             with ImportDirectory(room, self._identity) as made:
                 yield made
-        except ShardError:
-            shutil.rmtree(room, ignore_errors=True)
-            with suppress(OSError):  # it has the record of an unfinished import
-                self.folder.rmdir()
-            raise
-        self._take_over(room)
+            self._take_over(room)
 
     def _take_over(self, room: Path) -> None:
         """Move a data set here, the manifest last; if this process is killed, the next one goes on with it."""
@@ -98,7 +89,9 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
         for path in self.directory.iterdir():
             if self.is_own(path) and path.name not in names and path != self.folder:
                 path.unlink()
+        sync_path(self.directory)
         (room / NAME).replace(self.directory / NAME)
+        sync_path(self.directory)
         self.remove_record()
 
     def discard(self) -> None:

@@ -25,6 +25,7 @@ from merlin.shards.importing.source_file import (
     plain_about,
     with_ragged,
 )
+from merlin.shards.writing.check import castable
 
 
 class _Hdf5Source(SourceFile):
@@ -81,7 +82,9 @@ class RowsFile(_Hdf5Source):
         with _explaining(self.path, key):
             if facts.ragged:
                 return _join(dataset[lo:hi], facts)
-            return as_text(dataset.asstr()[lo:hi]) if facts.is_text else np.asarray(dataset[lo:hi])
+            if facts.is_text and h5py.check_string_dtype(dataset.dtype) is not None:
+                return as_text(dataset.asstr()[lo:hi])
+            return as_text(dataset[lo:hi]) if facts.is_text else np.asarray(dataset[lo:hi])
 
     def _dataset(self, key: str) -> Any:
         found = self._find(key)
@@ -115,6 +118,8 @@ class RowsFile(_Hdf5Source):
 
 class GroupsFile(_Hdf5Source):
     """Each group of the file is a sample, in the order of their names; data sets inside have equal names."""
+
+    has_untyped_columns = True  # each sample has a type of its own
 
     def __init__(self, path: Path, success: str | None = None) -> None:
         super().__init__(path)
@@ -168,32 +173,30 @@ class GroupsFile(_Hdf5Source):
             rows = [self._value(self._samples[i], key, facts) for i in range(lo, hi)]
             if facts.is_text:
                 return as_text("" if row is None else row for row in rows)
-            out = np.zeros((hi - lo, *facts.shape), facts.dtype)
+            dtypes = {row.dtype for row in rows if row is not None} or {facts.dtype}
+            out = np.zeros((hi - lo, *facts.shape), np.result_type(*dtypes))
             for i, row in enumerate(rows):
                 if row is not None:
                     out[i] = row
             return out
 
     def _value(self, sample: str, key: str, facts: Facts) -> Any:
-        """A value of a sample; None if it is not there, or has another size."""
+        """A value of a sample; None if it is not there, or has another size or type."""
         node = self._file.dataset(f"{sample}/{key}")
-        if node is None or node.shape is None:
+        if node is None or _misfit(node, facts):
             return None
         if facts.is_text:
             return _text(node)
-        if node.size != np.prod(facts.shape, dtype=int):
-            return None
-        return np.reshape(node[()], facts.shape)
+        value = np.reshape(node[()], facts.shape)
+        return value if value.dtype.kind in "biufc" else value.astype(facts.dtype)
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
         found = {}
         for row in range(lo, hi):
             with _explaining(self.path, key):
-                node = self._file.dataset(f"{self._samples[row]}/{key}")
-            if node is None or node.shape is None:
-                found[row] = "there is none"
-            elif not facts.is_text and node.size != np.prod(facts.shape, dtype=int):
-                found[row] = f"expected {facts.shape}, found shape {node.shape}"
+                why = _misfit(self._file.dataset(f"{self._samples[row]}/{key}"), facts)
+            if why:
+                found[row] = why
         return found
 
     def place(self, key: str, row: int) -> str:
@@ -250,11 +253,29 @@ def _parsed_list(text: str) -> Any:
         return None
 
 
+def _misfit(node: Any, facts: Facts) -> str:
+    """Why a data set is no value of the column; "" if it is one."""
+    if node is None or node.shape is None:
+        return "there is none"
+    if facts.is_text:
+        return ""
+    if node.size != np.prod(facts.shape, dtype=int):
+        return f"expected {facts.shape}, found shape {node.shape}"
+    if h5py.check_string_dtype(node.dtype) is None:
+        fits = castable(node.dtype, facts.dtype)
+        return "" if fits else f"expected {facts.dtype.name}, found {node.dtype.name}"
+    try:
+        np.asarray(node[()]).astype(facts.dtype)
+        return ""
+    except (ValueError, TypeError, OverflowError):
+        return f"expected {facts.dtype.name}, found {_text(node)[:40]!r}"
+
+
 def _text(node: Any) -> str:
     """A text of any of HDF5's kinds; characters one by one are how Conduit has it."""
     value = node[()]
     if isinstance(value, np.ndarray):
-        value = value.tobytes() if value.dtype.kind == "S" else "".join(map(str, value.tolist()))
+        value = value.tobytes() if value.dtype.kind == "S" else "".join(as_text(value.ravel()))
     return value.rstrip(b"\0").decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 

@@ -23,6 +23,7 @@ class MatrixFile(SourceFile):
 
     def __init__(self, source: SourceFile, key: str, facts: Facts) -> None:
         super().__init__(source.path)
+        self.has_untyped_columns = source.has_untyped_columns
         self._source, self._key, self._row_facts = source, key, facts
         self._range = (0, 0)  # rows that every column reads next
         self._kept: tuple[Facts, Array] | None = None

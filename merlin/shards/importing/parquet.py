@@ -86,11 +86,11 @@ class ParquetFile(SourceFile):
             return self._table.column(key, lo, hi)
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
-        column = self._column(key, lo, hi)
-        if not column.null_count or (facts.dtype.kind == "f" and not facts.shape and not facts.ragged):
-            return {}
-        nulls = column.is_null().to_numpy(zero_copy_only=False)
-        return {lo + int(row): "the value is missing" for row in np.flatnonzero(nulls)}
+        found: dict[int, str] = {}
+        for depth, rows in enumerate(_missing(self._column(key, lo, hi), facts)):
+            why = "one of its values is missing" if depth else "the value is missing"
+            found = {lo + row: why for row in rows.tolist()} | found
+        return found
 
     def about(self, key: str) -> dict[str, Any]:
         """What an export wrote down, or the metadata of the column."""
@@ -126,6 +126,24 @@ def _written_shape(field: Any) -> list[int]:
     except (ValueError, TypeError):
         return []
     return sizes if all(type(size) is int for size in sizes) else []
+
+
+def _missing(column: Any, facts: Facts) -> Iterator[Array]:
+    """The rows with a null that cannot be NaN: those that are null, then those with one in their lists, by depth."""
+    pa = load_pyarrow(_PURPOSE)
+    outer: list[Any] = []  # the lists around the column
+    while True:
+        is_list = isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray)
+        rows: Array = np.zeros(0, np.int64)
+        if column.null_count and (is_list or facts.dtype.kind != "f"):
+            rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+        for lists in reversed(outer):
+            rows = np.searchsorted(np.cumsum(_lengths(lists)), rows, side="right") if len(rows) else rows
+        yield rows
+        if not is_list:
+            return
+        outer.append(column)
+        column = column.flatten()
 
 
 def _lengths(column: Any) -> Array:

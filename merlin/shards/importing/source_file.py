@@ -31,7 +31,8 @@ class Facts(Struct, frozen=True):
 class SourceFile(ABC):
     """One file. Reading is fastest forward, sample by sample, as an import does it."""
 
-    has_text_cells = False  # its numbers are read from text, as the type that they are taken for
+    # a column has no type: its values, such as cells of text, are read as the type that it is taken for
+    has_untyped_columns = False
 
     def __init__(self, path: Path) -> None:
         self.path = path

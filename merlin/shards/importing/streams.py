@@ -32,11 +32,11 @@ class FileColumn(Struct, frozen=True):
     def taken_for(self, field: PlannedField) -> FileColumn:
         """The column with the type that it is read as.
 
-        That is text if the field is text, and the field's dtype where the file has numbers as text.
+        That is text if the field is text, and the field's dtype where the file's columns have no type.
         """
         if field.is_text:
             return replace(self, facts=replace(self.facts, dtype=np.dtype(object)))
-        if self.facts.is_text or self.source.has_text_cells:
+        if self.facts.is_text or self.source.has_untyped_columns:
             return replace(self, facts=replace(self.facts, dtype=np.dtype(field.dtype)))
         return self
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from merlin.base.tables.quotes import Dialect, OpenQuoteError
 from merlin.base.tables.text import TextTable
-from merlin.errors import ShardError
+from merlin.errors import ShardError, UsageError
 from merlin.shards.format.segments import Array, Values
 from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some, require_one
 
@@ -25,7 +25,7 @@ _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 class TableFile(SourceFile):
     """A column is found by its title, or its number from 0; a pattern such as ``p*`` makes a series of several."""
 
-    has_text_cells = True
+    has_untyped_columns = True
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -78,9 +78,22 @@ class TableFile(SourceFile):
         if not columns:
             raise ShardError(f"{self.path} has no column '{key}'; there are: {list_some(self._names)}")
         require_one(self.path, self._names, key)
+        self._refuse_values_as_titles(key)
         cells = [cells[i] for cells in self._rows(0, min(_LOOK, self._table.num)) for i in columns]
         is_series = len(columns) > 1 or (self._names[columns[0]] != key and not key.isdigit())
         return Facts(self._table.num, _guess(cells), (len(columns),) if is_series else ())
+
+    def _refuse_values_as_titles(self, key: str) -> None:
+        """Raise UsageError for a column by number if the first row, taken for titles, may be one of values."""
+        if (
+            key not in self._names
+            and key.isdigit()
+            and any(_number(name) is not None for name in self._names)
+        ):
+            raise UsageError(
+                f"{self.path}: the first row holds numbers and text, so it may be titles or values, and '{key}' is "
+                "the number of a column; write a row of titles above it, or give the columns by their titles"
+            )
 
     def expect(self, lo: int, hi: int) -> None:
         self._kept, self._kept_from = self._cells(lo, hi), lo

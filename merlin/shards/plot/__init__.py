@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,13 @@ def request(
     """What `plot` and `write_plot` are to draw.
 
     `kind` is one of `CHARTS` or "all"; `fields` name fields, inputs and graphs; `num` samples are shown in contact
-    sheets; `split` and `query` (see `Ensemble.query`) select samples. Raises UsageError for an unknown kind.
+    sheets; `split` and `query` (see `Ensemble.query`) select samples. Raises UsageError for an unknown kind, and unless
+    `num` is a whole number from 1 on.
     """
     if kind != "all" and kind not in CHARTS:
         raise UsageError(f"no charts of kind '{kind}'; there are: all, {', '.join(CHARTS)}")
+    if not isinstance(num, int | Integral) or num < 1:
+        raise UsageError(f"num has to be a whole number from 1 on, not {num!r}")
     return Request(CHARTS if kind == "all" else (kind,), tuple(fields), num, split, query)
 
 

@@ -46,6 +46,7 @@ _RC: dict[Any, Any] = {
     "axes.linewidth": 0.7,
     "svg.fonttype": "none",
     "path.simplify": True,
+    "text.parse_math": False,  # a "$" in what users wrote is a dollar
 }
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import re
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 import merlin.shards.plot.canvas as look
 from merlin.base.page.style import FONT, THEME
 from merlin.shards.plot.canvas import LARGE, MARGIN, PAPER, SOFT, WIDTH, Canvas, Section, settings
+from merlin.shards.plot.ticks import CHARACTER
 
 _HEADING, _SPACE, _TITLE = 0.55, 0.25, 0.75
+_LINE = 0.15  # of a note that has several
 DPI = 150
 
 
@@ -21,7 +24,9 @@ def make_figure(sections: list[Section], title: str, subtitle: str) -> Any:
     from matplotlib.figure import Figure
 
     head = _TITLE if title else 0.0
-    height = head + sum(section.height + _HEADING + _SPACE for section in sections)
+    notes = ["\n".join(wrap(section.note, int((WIDTH - 2 * MARGIN) / CHARACTER))) for section in sections]
+    headings = [_HEADING + _LINE * note.count("\n") for note in notes]
+    height = head + sum(headings) + sum(section.height + _SPACE for section in sections)
     with settings():
         figure: Any = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor=PAPER)
         FigureCanvasAgg(figure)
@@ -30,11 +35,11 @@ def make_figure(sections: list[Section], title: str, subtitle: str) -> Any:
             page.text(MARGIN, 0.16, title, fontsize=LARGE + 4, weight="bold")
             page.text(MARGIN, 0.47, subtitle, color=SOFT)
         top = head
-        for section in sections:
-            above = Canvas(figure, WIDTH, _HEADING, top, height)
+        for section, note, heading in zip(sections, notes, headings, strict=True):
+            above = Canvas(figure, WIDTH, heading, top, height)
             above.text(MARGIN, 0.12, section.title, fontsize=LARGE, weight="bold")
-            above.text(MARGIN, 0.34, section.note, color=SOFT)
-            top += _HEADING
+            above.text(MARGIN, 0.34, note, color=SOFT)
+            top += heading
             section.draw(Canvas(figure, WIDTH, section.height, top, height))
             top += section.height + _SPACE
     figure._repr_png_ = lambda: picture(figure, "png", dpi=100)

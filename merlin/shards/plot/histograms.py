@@ -69,12 +69,14 @@ def draw(data: Histograms, canvas: Canvas) -> None:
 
 
 def _panel(axes: Any, quantity: SampleValues, groups: list[tuple[str, str, Array]], room: float) -> None:
-    scale = choose_scale(quantity.values)
+    scale, top = choose_scale(quantity.values), 0.0
     for i, (_, colour, mask) in enumerate(groups):
         edges = scale.edges(int(mask.sum()))
         counts, _ = np.histogram(quantity.values[mask], edges)
         density = counts * (len(counts) / max(1, int(counts.sum())))
         look.bars(axes, density, edges, colour, width=1.1 if i else 0.0, filled=i == 0)
+        top = max(top, float(density.max()))
+    axes.set_ylim(top=1.05 * top or 1.0)
     apply(axes.xaxis, scale, ticks=4)
     axes.set_xlabel(label(quantity.name, quantity.units, scale, room), labelpad=2)
     num_bad = int((~np.isfinite(quantity.values)).sum())

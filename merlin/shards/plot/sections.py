@@ -22,7 +22,7 @@ from merlin.shards.plot.choice import Choice, choose, sample_ids
 from merlin.shards.plot.histograms import SampleValues
 from merlin.shards.plot.lost import lost_inputs
 from merlin.shards.plot.pictures import make_rows, most_samples, views_of
-from merlin.shards.plot.ticks import drawn, drawn_name, label, number
+from merlin.shards.plot.ticks import drawn, drawn_name, number
 from merlin.shards.reading.reader import SampleReader
 
 Array = np.ndarray[Any, Any]
@@ -215,16 +215,17 @@ def _is_series(info: FieldInfo) -> bool:
 def _fans_of(source: ChartSource, info: FieldInfo, rows: Array) -> Iterator[series.Fan]:
     along, channel = _axes_of(info)
     at = series.thin(info.shape[along])
-    x, x_label = _coordinates(source, info, along)
+    x, x_name, x_units = _coordinates(source, info, along)
     values = drawn(source.reader[info.name][rows]).astype(np.float64)
     shown = _lines(source, len(rows))
     if channel is None:
-        yield series.Fan(drawn_name(info), info.units, x_label, x[at], values[:, at], shown)
+        yield series.Fan(drawn_name(info), info.units, x_name, x_units, x[at], values[:, at], shown)
         return
     values = np.moveaxis(values, channel + 1, 0)
     for i, part in enumerate(values):
         name = info.channels[i] if info.channels else str(i)
-        yield series.Fan(f"{drawn_name(info)}[{name}]", info.units, x_label, x[at], part[:, at], shown)
+        name = f"{drawn_name(info)}[{name}]"
+        yield series.Fan(name, info.units, x_name, x_units, x[at], part[:, at], shown)
 
 
 def _ragged_fan(source: ChartSource, info: FieldInfo, rows: Array) -> series.Fan:
@@ -239,9 +240,9 @@ def _ragged_fan(source: ChartSource, info: FieldInfo, rows: Array) -> series.Fan
     for line, sample in zip(values, items, strict=True):
         inside = at < len(sample)
         line[inside] = drawn(sample[at[inside]])
-    name = info.axes[0] if info.axes else ""
-    x_label, x = f"{name} (index)" if name else "index", at.astype(np.float64)
-    return series.Fan(drawn_name(info), info.units, x_label, x, values, _lines(source, len(rows)))
+    x_name, x_units = _index_name(info.axes[0] if info.axes else "")
+    x, shown = at.astype(np.float64), _lines(source, len(rows))
+    return series.Fan(drawn_name(info), info.units, x_name, x_units, x, values, shown)
 
 
 def _lines(source: ChartSource, num: int) -> Array:
@@ -257,14 +258,19 @@ def _axes_of(info: FieldInfo) -> tuple[int, int | None]:
     return (0, 1) if channel is None else (1 - channel, channel)
 
 
-def _coordinates(source: ChartSource, info: FieldInfo, along: int) -> tuple[Array, str]:
-    """Where along its axis the values of a series lie, and what to call that."""
+def _coordinates(source: ChartSource, info: FieldInfo, along: int) -> tuple[Array, str, str]:
+    """Where along its axis the values of a series lie, and the name and the units of that."""
     name = info.axes[along] if along < len(info.axes) else ""
     known = _coordinate_name(source, info)
     if known:
         x = np.asarray(source.reader[known][int(source.choice.rows[0])], dtype=np.float64)
-        return x, label(known, source.reader.fields[known].units)
-    return np.arange(info.shape[along], dtype=np.float64), f"{name} (index)" if name else "index"
+        return x, known, source.reader.fields[known].units
+    return np.arange(info.shape[along], dtype=np.float64), *_index_name(name)
+
+
+def _index_name(axis: str) -> tuple[str, str]:
+    """The name and the units of the positions along an axis."""
+    return (axis, "index") if axis else ("index", "")
 
 
 def _coordinate_name(source: ChartSource, info: FieldInfo) -> str:

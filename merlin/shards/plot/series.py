@@ -23,7 +23,8 @@ class Fan(Struct, frozen=True):
 
     name: str
     units: str
-    x_label: str
+    x_name: str
+    x_units: str
     x: Array  # (points,)
     values: Array  # (samples, points) float64, NaN where a sample has no value
     shown: Array  # (k,) samples drawn as lines
@@ -72,10 +73,10 @@ def _panel(axes: Any, fan: Fan) -> None:
     scale = choose_scale(drawn)
     scale = Scale(scale.lo, scale.hi, scale.is_log)
     apply(axes.yaxis, scale, ticks=5)
-    apply(
-        axes.xaxis, Scale(float(fan.x[0]), max(float(fan.x[-1]), float(fan.x[0]) + 1e-9)), ticks=6, margin=0
-    )
-    axes.set_xlabel(fan.x_label, labelpad=2)
+    x_scale = choose_scale(fan.x)
+    x_scale = Scale(x_scale.lo, x_scale.hi)
+    apply(axes.xaxis, x_scale, ticks=6, margin=0)
+    axes.set_xlabel(label(fan.x_name, fan.x_units, x_scale), labelpad=2)
     axes.set_ylabel(label(fan.name, fan.units, scale), labelpad=3)
 
 

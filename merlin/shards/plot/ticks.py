@@ -19,7 +19,7 @@ _MAX_BINS = 60
 _FEW = 12  # whole numbers that get a bar each, however few samples there are
 _MOST_DRAWN = 1e280  # ranges, sums and margins of such values are finite
 _MOST_LOGARITHMIC = 1e150  # the ticks beyond such values are finite
-_CHARACTER = 0.078  # inches, of the labels' font
+CHARACTER = 0.078  # inches, of the labels' font
 
 
 def drawn(values: Any) -> Array:
@@ -117,7 +117,7 @@ def label(name: str, units: str, scale: Scale | None = None, room: float = 9.0) 
     words = [] if units in ("", "1") else [units]
     if scale is not None and scale.exponent:
         words.insert(0, power(scale.exponent))
-    most = max(4, int(room / _CHARACTER))
+    most = max(4, int(room / CHARACTER))
     if not words:
         return short(name, most)
     unit = f"({' '.join(words)})"

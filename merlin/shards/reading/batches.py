@@ -65,6 +65,7 @@ class _Table:
 class GatherPlan(Struct, eq=False, dict=True):
     """How a list of columns is gathered: all numeric and of fixed shape, or text."""
 
+    store: Store
     columns: dict[str, str]  # path by name
     tables: list[_Table]
     others: dict[str, str]  # path by name, each gathered for itself
@@ -81,8 +82,10 @@ class GatherPlan(Struct, eq=False, dict=True):
 class Buffers(dict[str, Array]):
     """Arrays (num, …) by name for `Ensemble.batch` to fill, each aligned so that filling it is fast."""
 
-    def __init__(self, plan: GatherPlan, store: Store, num: int) -> None:
+    def __init__(self, plan: GatherPlan, fields: Sequence[str], num: int) -> None:
+        """`fields` are names of batches, those that the plan does not gather among them."""
         self.plan = plan
+        self.fields = tuple(fields)
         self.num = num
         self.blocks = plan.blocks(num)
         found = {
@@ -91,7 +94,7 @@ class Buffers(dict[str, Array]):
             for i, name in enumerate(table.names)
         }
         for name, path in plan.others.items():
-            dtype, shape = store.layout(path)
+            dtype, shape = plan.store.layout(path)
             found[name] = aligned_empty((num, *shape), dtype)
         super().__init__((name, found[name]) for name in plan.names)
 
@@ -136,12 +139,12 @@ class Batches:
                 kept.append(table)
             else:
                 others |= zip(table.names, table.paths, strict=True)
-        return GatherPlan(dict(columns), kept, others)
+        return GatherPlan(self._store, dict(columns), kept, others)
 
     def gather(self, plan: GatherPlan, rows: Array, out: Mapping[str, Array] | None) -> dict[str, Array]:
         """Rows (n,) of the data set, into the arrays of `out` where it has them."""
         if not isinstance(out, Buffers) or out.plan is not plan or out.num != len(rows):
-            given, out = out or {}, Buffers(plan, self._store, len(rows))
+            given, out = out or {}, Buffers(plan, plan.names, len(rows))
         else:
             given = {}
         for name in plan.names:

@@ -55,12 +55,19 @@ def as_indices(key: Any, size: int) -> Array:
     return np.where(keys < 0, keys + size, keys) if low < 0 else keys
 
 
+def read_only(values: Array) -> Array:
+    """The same array, which cannot be written any more: others see it, too."""
+    values.flags.writeable = False
+    return values
+
+
 class Rows:
     """The rows that a reader sees: all `total` of a data set, or those at `positions`, in that order."""
 
     def __init__(self, total: int, positions: Array | None = None) -> None:
+        """`positions`, which nobody else has, are made read-only."""
         self.total = total
-        self.positions = positions
+        self.positions = None if positions is None else read_only(positions)
 
     def __len__(self) -> int:
         return self.total if self.positions is None else len(self.positions)
@@ -86,7 +93,10 @@ class Rows:
 
     def narrow(self, key: Any) -> Rows:
         """The rows that `key` means among these."""
-        return Rows(self.total, self.many(key))
+        return Rows(self.total, self.many(key).copy())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Rows, (self.total, self.positions)
 
 
 def check_out(out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:

@@ -35,6 +35,7 @@ class MappedColumn:
         self._files = files
         self._path = path
         self.item_bytes = dtype.itemsize * math.prod(shape)
+        self._capacities = capacities
         self._alignment = self._align(capacities)
         unit = math.lcm(self.item_bytes, self._alignment)
         ends = np.cumsum(-(-capacities // unit), dtype=np.int64)
@@ -92,6 +93,8 @@ class MappedColumn:
             if file.known(self._path) is not stored:
                 raise ReplacedError
             size = stored.num * self.item_bytes
+            if size > self._capacities[shard]:  # written again: it would cover the next shard's part
+                return False
             at = self._begin_for(stored.offset) + int(self.first[shard]) * self.item_bytes
             if stored.offset % PAGE and size > _COPIED_BYTES:
                 return False

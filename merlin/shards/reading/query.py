@@ -111,7 +111,7 @@ class _Engine:
         self._paths = {name: path for name, path in known if name not in self._complex}
         self._names = [*ID_COLUMNS, *PLANNED_COLUMNS, *self._paths]
         self._frame, self._is_query = frame, frame == "{}"
-        self._wanted = mentioned(written if self._is_query else f"SELECT {written}", self._names)
+        self._wanted = mentioned(written if self._is_query else f"SELECT {written}", self._names, VIEW)
         self._base: dict[str, Array] = {}  # DuckDB reads them in place
         config: dict[str, str | bool | int | float | list[str]] = {
             "autoinstall_known_extensions": False,

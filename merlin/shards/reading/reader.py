@@ -16,7 +16,7 @@ from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
 from merlin.shards.format.splits import split_indices
 from merlin.shards.reading.batches import Batches, Buffers, GatherPlan
-from merlin.shards.reading.indexing import Rows, as_indices
+from merlin.shards.reading.indexing import Rows, as_indices, read_only
 from merlin.shards.reading.lazy import Inputs, LazyArray
 from merlin.shards.reading.ragged import GraphArray, RaggedArray
 from merlin.shards.reading.store import Store
@@ -61,20 +61,20 @@ class SampleReader:
 
     @cached_property
     def sample_id(self) -> Array:
-        """The sample of each row (the same sample appears once per combination of parameters)."""
-        return np.asarray(self.column_at("sample_id")[:])
+        """The sample of each row (the same sample appears once per combination of parameters); read-only."""
+        return read_only(self.column_at("sample_id")[:])
 
     @cached_property
     def row(self) -> Array:
-        """The number of each row among the planned ones."""
-        return np.asarray(self.column_at("row")[:])
+        """The number of each row among the planned ones; read-only."""
+        return read_only(self.column_at("row")[:])
 
     @cached_property
     def splits(self) -> dict[str, Array]:
-        """Indices of each split, ascending; a sample's split never changes when samples are added."""
+        """Indices of each split, ascending, read-only; a sample's split never changes when samples are added."""
         splits = self.manifest.splits
         member = split_indices(self.sample_id, splits.fractions, splits.seed)
-        return {name: np.flatnonzero(member == i) for i, name in enumerate(splits.fractions)}
+        return {name: read_only(np.flatnonzero(member == i)) for i, name in enumerate(splits.fractions)}
 
     # columns
 
@@ -136,23 +136,30 @@ class SampleReader:
     def batch(
         self, indices: Any, fields: Sequence[str] | None = None, out: Mapping[str, Array] | None = None
     ) -> dict[str, Any]:
-        """Rows `indices` (any order, repeats allowed) of several fields or inputs; all but text by default.
+        """Rows `indices` (any order, repeats allowed) of several fields or inputs; by default those that `out` was
+        allocated for, or all but text.
 
         A ragged field gives a `Ragged`, a graph a dict (see `GraphArray`). `out` gives arrays to fill instead of new
         ones: those of `allocate`, or others that are C-contiguous, of the field's dtype and (len(indices), …).
         """
         key = as_indices(indices, len(self))
         rows = key if self.is_whole else self.positions[key]
-        if isinstance(out, Buffers) and (fields is None or tuple(fields) == out.plan.names):
-            return self._batches.gather(out.plan, rows, out)
-        names = self._usual() if fields is None else fields
-        found = self._batches.gather(self._plan(names), rows, out)
-        return {name: found[name] if name in found else self[name][key] for name in names}
+        if fields is None:
+            fields = out.fields if isinstance(out, Buffers) else self._usual()
+        if isinstance(out, Buffers) and out.plan.store is self._store and out.fields == tuple(fields):
+            plan = out.plan
+        else:
+            plan = self._plan(fields)
+        found = self._batches.gather(plan, rows, out)
+        if len(found) == len(fields):
+            return found
+        return {name: found[name] if name in found else self[name][key] for name in fields}
 
     def allocate(self, num: int, fields: Sequence[str] | None = None) -> Buffers:
         """Arrays for `batch` to fill again and again, aligned so that filling them is fast; none for ragged
         fields and graphs, whose size is not known before."""
-        return Buffers(self._plan(self._usual() if fields is None else fields), self._store, num)
+        fields = self._usual() if fields is None else fields
+        return Buffers(self._plan(fields), fields, num)
 
     def _plan(self, names: Sequence[str]) -> GatherPlan:
         """How those of the columns are gathered that have rows of one size."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Any
 
@@ -18,7 +18,7 @@ from msgspec import Struct
 from merlin.base.codecs.pipeline import Pipeline, make_pipeline
 from merlin.errors import ShardError, command_line
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
-from merlin.shards.format.shard_info import SHARD_FORMAT
+from merlin.shards.format.shard_info import SHARD_FORMAT, info_name, next_info_name, read_info
 from merlin.shards.reading.address_range import map_file
 from merlin.shards.reading.chunks import stored_chunks, stored_filters
 
@@ -74,6 +74,22 @@ class ShardFile:
 
     def damaged(self, why: object) -> ShardError:
         return ShardError(f"{self.path}: {why}; run {command_line('shards', 'verify', self.path.parent)}")
+
+    def has_other_values(self) -> bool:
+        """True if the shard's description says that it was written again, with other values than in the manifest."""
+        for name in (next_info_name(self._entry.shard), info_name(self._entry.shard)):
+            with suppress(ShardError):
+                return read_info(self.path.with_name(name)).content_digest != self._entry.content_digest
+        return False
+
+    def written_again(self, why: object) -> ShardError:
+        return ShardError(
+            f"{self.path}: {why}: the study writes it again; open the data set when that has ended"
+        )
+
+    def _unexpected(self, why: str) -> ShardError:
+        """For a column that is not as the manifest says."""
+        return self.written_again(why) if self.has_other_values() else self.damaged(why)
 
     def open(self) -> Any:
         """Open through the library."""
@@ -146,12 +162,12 @@ class ShardFile:
             dataset = self.handle[path]
             shape = (dataset.shape[0] if num is None else num, *item_shape)
             if dataset.shape != shape:
-                raise self.damaged(f"{path} has shape {dataset.shape}, expected {shape}")
+                raise self._unexpected(f"{path} has shape {dataset.shape}, expected {shape}")
             if dataset.dtype != dtype:
-                raise self.damaged(f"{path} is {dataset.dtype}, expected {dtype}")
+                raise self._unexpected(f"{path} is {dataset.dtype}, expected {dtype}")
             stored = self._place(dataset)
         except KeyError:
-            raise self.damaged(f"there is no '{path}' in it") from None
+            raise self._unexpected(f"there is no '{path}' in it") from None
         except (OSError, ValueError, TypeError, RuntimeError) as e:
             raise self.damaged(f"{path} cannot be read: {e}") from e
         self._columns[path] = stored

@@ -34,6 +34,7 @@ class ShardFiles:
         self.data = data
         self.max_maps = map_limit() // 2 if is_supported() else _MAX_DESCRIPTORS
         self._columns = {column.path: column for column in data.columns}
+        self._is_ragged = any(column.ragged for column in data.columns)
         self._layouts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._files: dict[int, ShardFile] = {}
         self._maps: OrderedDict[int, Array] = OrderedDict()
@@ -77,7 +78,10 @@ class ShardFiles:
         return num_rows + 1 if path.endswith("/offsets") else None
 
     def use(self, shard: int, action: Callable[[ShardFile], T]) -> T:
-        """Call `action` with a shard's file, and again with the new file if it was replaced meanwhile."""
+        """Call `action` with a shard's file, and again with the new file if it was replaced meanwhile.
+
+        Raises ShardError if the new one has other values, and some are ragged: they would be cut where the old were.
+        """
         for is_last in (False, True):
             file = self._file(shard)
             try:
@@ -85,6 +89,8 @@ class ShardFiles:
             except ReplacedError:
                 if is_last:
                     raise file.damaged("somebody replaces it again and again") from None
+                if self._is_ragged and file.has_other_values():
+                    raise file.written_again("its values have changed since they were first read") from None
                 self._forget(shard)
         raise AssertionError("unreachable")
 

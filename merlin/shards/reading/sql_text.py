@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 _TOKEN = re.compile(
-    r"""(?P<text>'(?:[^']|'')*') | (?P<quoted>"(?:[^"]|"")*") | (?P<comment>--[^\n]*|/\*.*?\*/)
-      | (?P<word>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*) | (?P<space>\s+) | (?P<number>\d[\w.]*) | (?P<other>.)""",
+    r"""(?P<text>[eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
+      | (?P<quoted>"(?:[^"]|"")*") | (?P<comment>--[^\n]*|/\*.*?\*/)
+      | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*) | (?P<space>\s+) | (?P<number>\d[\w.]*) | (?P<other>.)""",
     re.VERBOSE | re.DOTALL,
 )
 _ENDS_FROM = ("where", "group", "having", "window", "qualify", "order", "limit", "offset", "union", "except",
@@ -15,6 +16,18 @@ _ENDS_FROM = ("where", "group", "having", "window", "qualify", "order", "limit",
 _FRAME = {"select", "distinct", "from", "as", "join", "left", "on", "where", "having", "qualify", "limit", "offset",
           "union", "all", "except", "intersect", "with", "and", "or", "not", "in", "is", "null", "like", "between",
           "case", "when", "then", "else", "end", "over", "asc", "desc"}  # fmt: skip
+_ABOUT_ALL = {"columns", "describe", "natural", "pivot", "query", "query_table", "summarize", "unpivot"}
+_AFTER_VIEW = {
+    *_ENDS_FROM,
+    "join",
+    "left",
+    "right",
+    "full",
+    "inner",
+    "cross",
+    "on",
+    "select",
+}  # none is an alias
 
 
 def quote(name: str) -> str:
@@ -28,19 +41,79 @@ def tokens(sql: str) -> Iterator[tuple[str, str]]:
         yield str(match.lastgroup), match.group()
 
 
-def mentioned(sql: str, names: Iterable[str]) -> list[str]:
-    """Those of `names` that a query may be about; all of them if it asks for every column."""
+def mentioned(sql: str, names: Iterable[str], view: str) -> list[str]:
+    """Those of `names` that a query over `view` may be about; all of them if it may be about every column."""
     listed = list(names)
-    words: set[str] = set()
-    for kind, text in tokens(sql):
-        if kind == "word":
-            words |= {text.lower(), *text.lower().split(".")}
-        elif kind == "quoted":
-            words.add(text[1:-1].replace('""', '"').lower())
-    stars = re.search(r"(?:\bselect|\bdistinct|,|\.)\s*\*", sql, re.IGNORECASE)
-    if stars or "select" not in words or words & {"columns", "summarize", "describe"}:
+    parts = [(kind, text.lower()) for kind, text in tokens(sql) if kind not in ("space", "comment")]
+    texts = [text for _, text in parts]
+    words = set().union(
+        *({_unquoted(text), *text.split(".")} for kind, text in parts if kind in ("word", "quoted"))
+    )
+    if "select" not in words or words & _ABOUT_ALL or "#" in texts:  # #1 is the first column
+        return listed
+    if _has_star(texts) or _has_bare_from(texts) or _has_whole_row(parts, view):
         return listed
     return [name for name in listed if name.lower() in words]
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text
+
+
+def _has_star(texts: list[str]) -> bool:
+    """True if a * may stand for every column: it neither is in count(*) nor multiplies a value."""
+    for i, text in enumerate(texts):
+        if text != "*" or texts[max(0, i - 2) : i + 2] == ["count", "(", "*", ")"]:
+            continue
+        before = texts[i - 1] if i else ""
+        is_value = re.search(r"[\w)\]}'\"*]$", before) and before != "by" and before not in _FRAME
+        if not is_value or "distinct" in texts:  # distinct on (x) *
+            return True
+    return False
+
+
+def _has_bare_from(texts: list[str]) -> bool:
+    """True if a query, or a part of it, has FROM without SELECT, which means every column."""
+    ended: list[list[str]] = []
+    begun: list[list[str]] = [[]]
+    for text in texts:
+        if text == "(":
+            begun.append([])
+        elif text in (")", "union", "except", "intersect"):
+            ended.append(begun.pop())
+            if text != ")":
+                begun.append([])
+            elif not begun:  # it cannot be parsed
+                return True
+        else:
+            begun[-1].append(text)
+    for words in [*ended, *begun]:
+        first = next((word for word in words if word not in ("all", "by", "name", "distinct")), "")
+        if first in ("from", "with") and "select" not in words:
+            return True
+    return False
+
+
+def _has_whole_row(parts: list[tuple[str, str]], view: str) -> bool:
+    """True if the view, or another name that it has in the query, may stand for a row with every column."""
+    texts = [*(text for _, text in parts), "", "", ""]
+    names = [_unquoted(text) if kind in ("word", "quoted") else "" for kind, text in parts] + ["", "", ""]
+    own, sources = {view}, set()
+    for i, name in enumerate(names):
+        if name.rpartition(".")[2] == view and texts[i - 1] in ("from", "join"):
+            sources.add(i)
+            has_as = texts[i + 1] == "as"
+            alias = i + 1 + has_as
+            if names[alias] and (has_as or texts[alias] not in _AFTER_VIEW):
+                own.add(names[alias])
+                sources.add(alias)
+                if texts[alias + 1] == "(":  # the columns get other names
+                    return True
+    for i, name in enumerate(names):
+        is_own = name in own or name.endswith(f".{view}")
+        if is_own and i not in sources and texts[i + 1] not in (".", "between"):  # rows between: of a window
+            return True
+    return False
 
 
 def quote_dotted(sql: str, names: Iterable[str]) -> str:

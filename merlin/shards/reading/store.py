@@ -136,12 +136,12 @@ class Store:
         return self.files.stored(shard, path).num
 
     def read(self, path: str, shard: int, lo: int, hi: int) -> Array:
-        """Items [lo, hi) of a shard: a view if they are stored as in memory."""
+        """Items [lo, hi) of a shard: a read-only view if they are stored as in memory."""
         dtype, shape = self.layout(path)
         if lo >= hi:
             return np.empty((0, *shape), dtype)
         if dtype.kind == "O":
-            return self._text(path, shard)[lo:hi]
+            return self._text(path, shard)[lo:hi].copy()  # what is kept stays as it is
         mapped = self._map(path)
         if mapped is not None and mapped.place(np.array([shard])):
             first = int(mapped.first[shard])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -37,7 +38,13 @@ class ResultTable(Struct, frozen=True, kw_only=True):
         return len(self.rows)
 
     def to_pandas(self) -> DataFrame:
-        return _pandas().DataFrame(self.rows, columns=list(self.columns))
+        """The answer as a data frame; whole numbers stay such, beside nulls, too."""
+        pandas = _pandas()
+        frame = pandas.DataFrame(self.rows, columns=list(self.columns))
+        for i, values in enumerate(zip(*self.rows, strict=True)):
+            if set(map(type, values)) == {int, type(None)}:
+                frame.isetitem(i, pandas.array(values, _nullable(values)))
+        return frame
 
     def first(self, num: int | None) -> ResultTable:
         """The first `num` rows; None: all."""
@@ -67,7 +74,8 @@ class ResultTable(Struct, frozen=True, kw_only=True):
     def _write_parquet(self, path: Path) -> None:
         pyarrow = load_pyarrow("a table as .parquet")
         columns = [list(column) for column in zip(*self.rows, strict=True)] or [[] for _ in self.columns]
-        table = pyarrow.table(columns, names=list(self.columns))
+        arrays = [_arrow(pyarrow, name, values) for name, values in zip(self.columns, columns, strict=True)]
+        table = pyarrow.table(arrays, names=list(self.columns))
         pyarrow.parquet.write_table(table, path)
 
     def _write_ids(self, path: Path) -> None:
@@ -75,6 +83,23 @@ class ResultTable(Struct, frozen=True, kw_only=True):
             raise UsageError("sample ids cannot be written: the answer has no column sample_id")
         at = self.columns.index("sample_id")
         path.write_text("".join(f"{row[at]}\n" for row in self.rows), encoding="utf-8")
+
+
+def _arrow(pyarrow: Any, name: str, values: list[Any]) -> Any:
+    """Values of a column as an Arrow array; UsageError if they have no type in common."""
+    for kind in (None, pyarrow.uint64(), pyarrow.decimal128(38)):  # None: the one that fits, up to int64
+        with suppress(OverflowError, pyarrow.ArrowException):
+            return pyarrow.array(values, kind)
+    raise UsageError(f"column '{name}' cannot be written as .parquet; ask for cast({name} as varchar)")
+
+
+def _nullable(values: Iterable[int | None]) -> str:
+    """The type of pandas that holds these numbers and nulls."""
+    numbers = [value for value in values if value is not None]
+    low, high = min(numbers), max(numbers)
+    if low >= -(2**63) and high < 2**63:
+        return "Int64"
+    return "UInt64" if low >= 0 and high < 2**64 else "object"
 
 
 def table_columns(data: DataSet) -> dict[str, str]:

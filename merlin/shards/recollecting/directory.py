@@ -46,6 +46,7 @@ class CollectedShard(Struct, frozen=True):
     num_rows: int
     failed: dict[str, Ranges]
     origins: Origins
+    resets: str = ""  # which of its tasks had run again by then; see `Ended`
 
 
 class CollectDirectory(UnfinishedShards[CollectedShard]):
@@ -59,11 +60,13 @@ class CollectDirectory(UnfinishedShards[CollectedShard]):
         """True if the data set is there already. Raises UsageError if another one is."""
         if not (self.directory / NAME).is_file():
             return False
-        if read_manifest(self.directory).study.get(MARK) == mark:
+        found = read_manifest(self.directory).study.get(MARK)
+        if found == mark:
             self.remove_record()
             return True
+        why = "" if found is None else ", collected by another definition, or before tasks ran again"
         raise UsageError(
-            f"{self.directory} holds a data set; give another directory with --out, or remove this one"
+            f"{self.directory} holds a data set{why}; give another directory with --out, or remove this one"
         )
 
     def begin(self) -> dict[int, CollectedShard]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from msgspec import Struct
 
 from merlin.base.ranges import to_ranges
+from merlin.ledger.format import Kind
+from merlin.ledger.records import RESET
 from merlin.ledger.replay import FailedTask, Replay
 from merlin.plan.plan import StepKind
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
+from merlin.shards.format.digest import combine
 from merlin.shards.recollecting.directory import CollectedShard
 from merlin.shards.recollecting.share import Share
 from merlin.shards.writing.manifest import Endings
@@ -26,11 +29,23 @@ class Ended(Struct, frozen=True):
 
     outcomes: list[RunMap]  # by source
     failures: list[tuple[str, int, str]]  # source, task, cause
+    # by source: tasks [lo, hi) that are ok, and that were to run again: since when
+    resets: list[list[tuple[int, int, float]]]
 
     @property
     def ok(self) -> list[list[tuple[int, int]]]:
         """The tasks to collect, by source."""
         return [runs.ranges([Outcome.OK]) for runs in self.outcomes]
+
+    def resets_by_shard(self, share: Share) -> dict[int, str]:
+        """For each shard with tasks that have run again, a digest of which and when."""
+        found: dict[int, list[tuple[int, int, float]]] = {}
+        for source, resets in zip(share.definition.sources, self.resets, strict=True):
+            first = share.rows.first_row(source)
+            for lo, hi, since in resets:
+                for shard, a, b in share.rows.pieces(first + lo, first + hi):
+                    found.setdefault(shard, []).append((a, b, since))
+        return {shard: combine(each) for shard, each in found.items()}
 
     def without(self, share: Share, done: Mapping[int, CollectedShard]) -> Endings:
         """The endings in which the rows that the new definition refuses are failed, too."""
@@ -62,7 +77,16 @@ def how_it_ended(share: Share) -> Ended:
     for source, tasks in again.items():
         for lo, hi in to_ranges(np.unique(tasks)):
             outcomes[source].set(lo, hi, Outcome.OK)
-    return Ended([outcomes[source] for source in sources], failures)
+    resets = [sorted(_resets(replay, source, outcomes[source])) for source in sources]
+    return Ended([outcomes[source] for source in sources], failures, resets)
+
+
+def _resets(replay: Replay, source: str, outcomes: RunMap) -> Iterator[tuple[int, int, float]]:
+    for entry in replay.entries(source):
+        header = entry.header
+        if header.kind == Kind.RANGE and header.outcome == RESET:
+            for lo, hi in outcomes.ranges([Outcome.OK], header.lo, header.hi):
+                yield lo, hi, header.started
 
 
 def _is_worth_a_try(share: Share, failed: FailedTask) -> bool:

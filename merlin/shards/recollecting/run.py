@@ -62,7 +62,7 @@ def collect_again(
         ShardError: a row that ended ok can be had neither from files nor from a proven row of a shard.
     """
     ended = [how_it_ended(share) for share in request.shares]
-    mark = combine(request.definition, [share.ok for share in ended])
+    mark = _mark(request, ended)
     with CollectDirectory(request.out, request.study.plan.study_id, request.definition) as directory:
         if directory.is_complete(mark):
             return Recollected(read_manifest(request.out), Origins(), {}, 0)
@@ -85,6 +85,12 @@ def collect_again(
             failed[cause] = failed.get(cause, 0) + total(rows)
     origins = sum((shard.origins for shard in todo.done.values()), Origins())
     return Recollected(read_manifest(request.out), origins, failed, num_kept)
+
+
+def _mark(request: Recollection, ended: list[Ended]) -> str:
+    """Digest of all that decides what is in the data set."""
+    resets = [share.resets for share in ended if any(share.resets)]
+    return combine(request.definition, [share.ok for share in ended], *([resets] if resets else []))
 
 
 def _worthwhile(request: Recollection, num_rows: int) -> int:
@@ -128,12 +134,15 @@ class _Todo:
         self.jobs: deque[CollectJob] = deque()
         self.num_rows, self._num_collected = 0, 0
         self._open: dict[int, _Shard] = {}
+        self._resets: dict[int, str] = {}  # by shard
         self._ready: deque[PackJob] = deque()
         finished = directory.begin()
         for number, (share, end) in enumerate(zip(request.shares, ended, strict=True)):
+            self._resets |= end.resets_by_shard(share)
             for shard in share.rows.shards:
                 present = present_rows(share.rows, end.outcomes, shard)
-                if shard in finished and _is_current(request, finished[shard], present):
+                resets = self._resets.get(shard, "")
+                if shard in finished and _is_current(request, finished[shard], present, resets):
                     self.done[shard] = finished[shard]
                 else:
                     self._open[shard] = _Shard(number, _absent(share.rows, shard, present))
@@ -171,8 +180,9 @@ class _Todo:
     def note(self, done: Done) -> None:
         """Take in what a job has done."""
         if isinstance(done, CollectedShard):
-            self._directory.add(done)
-            self.done[done.shard] = done
+            item = replace(done, resets=self._resets.get(done.shard, ""))
+            self._directory.add(item)
+            self.done[item.shard] = item
             return
         share = self._request.shares[done.job.share]
         first = share.rows.first_row(done.job.source)
@@ -226,8 +236,10 @@ def _absent(rows: RowMap, shard: int, present: Array) -> Ranges:
     return to_ranges(np.setdiff1d(np.arange(*rows.shard_range(shard)), present, assume_unique=True))
 
 
-def _is_current(request: Recollection, item: CollectedShard, present: Array) -> bool:
-    """True if the shard holds the rows that have ended ok by now."""
+def _is_current(request: Recollection, item: CollectedShard, present: Array, resets: str) -> bool:
+    """True if the shard holds the rows that have ended ok by now, and none of these has run again since."""
+    if item.resets != resets:
+        return False
     info = read_info(request.out / info_name(item.shard))
     failed = numbers(r for ranges in item.failed.values() for r in ranges)
     return holds(info, np.setdiff1d(present, failed))

@@ -270,11 +270,15 @@ def _is_blank(row: list[str]) -> bool:
 
 
 def _is_number(cell: str) -> bool:
+    """True for what `convert` reads as a number of some dtype; a lone j is a title."""
+    text = cell.lower()
+    if text in ("true", "false"):
+        return True
     try:
-        float(cell)
+        complex(text.replace("d", "e") if text[-1:].isdigit() else text)
     except ValueError:
         return False
-    return True
+    return text != "j"
 
 
 class Hdf5(OutputFile):

@@ -243,7 +243,8 @@ def _input_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[Co
     if workspace.plan.samples is None or not rows.per_sample:
         return []
     table = workspace.samples()
-    parts: dict[str, list[Array]] = {label: [] for label in table.labels}
+    # of no rows, so that a shard without any has the dtypes of the others
+    parts = {label: [np.asarray(values)] for label, values in table.rows(0, 0).items()}
     _, tasks = rows.locate(wanted)
     # at a border between sources the tasks start again from 0
     for group in np.split(tasks, np.flatnonzero(np.diff(tasks) < 0) + 1):
@@ -254,7 +255,7 @@ def _input_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[Co
                 parts[label].append(np.asarray(block[label])[group - lo])
     columns = []
     for label, pieces in parts.items():
-        values = np.concatenate(pieces) if pieces else np.zeros(0)
+        values = np.concatenate(pieces)
         values = values.astype("<f8") if values.dtype.kind in "iufb" else values.astype(str).astype(object)
         columns.append(memory_column(f"inputs/{label}", values))
     return columns

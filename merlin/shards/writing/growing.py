@@ -21,7 +21,7 @@ from merlin.base.files import remove_leftovers, replace_link, replacing, write_t
 from merlin.base.locks import locked
 from merlin.base.records import to_plain
 from merlin.errors import NotADataSetError, ShardError
-from merlin.ledger.replay import replay
+from merlin.ledger.replay import Replay, replay
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine, digest_bytes
@@ -46,6 +46,9 @@ MakePart = Callable[[Workspace, StepInstance], DataSet]
 E = TypeVar("E", FieldInfo, ColumnInfo)
 
 LOCK_NAME = "data_sets.lock"
+_WAITING = (
+    "waiting_parts"  # below merlin_info, for each aggregate whose part is complete: how many records it had
+)
 
 _SAME = ("digest_algorithm", "aggregate", "per_sample", "samples_per_shard")  # in all parts
 # of a field, what may change from part to part; manifests of earlier versions do not say whether it is finite
@@ -93,7 +96,7 @@ def merge(parts: Sequence[DataSet]) -> DataSet:
         filters=_joined_filters([part.filters for part in parts]),
         shards=shards,
         content_digest=combine([entry.content_digest for entry in shards]),
-        parts=tuple(_remembered(part) for part in parts),
+        parts=tuple(_remembered(part, first) for part in parts),
     )
 
 
@@ -135,8 +138,10 @@ def _part(data: DataSet, known: PartInfo) -> DataSet:
     )
 
 
-def _remembered(part: DataSet) -> PartInfo:
-    """Return what the merged manifest does not say about a part."""
+def _remembered(part: DataSet, first: DataSet) -> PartInfo:
+    """Return what the merged manifest does not say about a part; its fields are in the order of the first part's."""
+    fields = {field.path: field for field in part.fields}
+    columns = {column.path: column for column in part.columns}
     return PartInfo(
         workspace=_place(part),
         rows=rows_of(part),
@@ -144,8 +149,8 @@ def _remembered(part: DataSet) -> PartInfo:
         counts=part.counts,
         splits=part.splits.counts,
         filters=part.filters,
-        fields=tuple(PartStatistics(field.statistics, field.lengths) for field in part.fields),
-        columns=tuple(PartStatistics(column.statistics) for column in part.columns),
+        fields=tuple(PartStatistics(fields[f.path].statistics, fields[f.path].lengths) for f in first.fields),
+        columns=tuple(PartStatistics(columns[c.path].statistics) for c in first.columns),
     )
 
 
@@ -201,7 +206,7 @@ def publish(workspace: Workspace, aggregate: StepInstance, part: DataSet, make_p
     """Put a study's part into the manifest of its data set, in place of what it had there before.
 
     A reader finds the data set as it was or as it is now. False if a study before this one is not finished: then its
-    manifest step will take this part in.
+    manifest step will take this part in, also if the ledger does not say yet by then that this one has ended.
     """
     with _alone(workspace):
         parts = [part, *_others(workspace, aggregate, part, make_part).values()]
@@ -209,10 +214,12 @@ def publish(workspace: Workspace, aggregate: StepInstance, part: DataSet, make_p
         for each in sorted(parts, key=rows_of):
             if rows_of(each)[0] == (rows_of(fitting[-1])[1] if fitting else 0):
                 fitting.append(each)
-        if not fitting:
-            return False
-        write_manifest_file(workspace.data_set_dir(aggregate), merge(fitting))
-    return any(each is part for each in fitting)
+        is_in = any(each is part for each in fitting)
+        if not is_in:
+            _let_wait(workspace, aggregate)
+        if fitting:
+            write_manifest_file(workspace.data_set_dir(aggregate), merge(fitting))
+    return is_in
 
 
 def _place(part: DataSet) -> str:
@@ -239,12 +246,32 @@ def _others(
 
 
 def _finished_manifest(member: Workspace, aggregate_id: str) -> StepInstance | None:
-    """The manifest instance of a study over this aggregate, if its task has ended ok."""
+    """The manifest instance of a study over this aggregate, if its task has ended ok, or if its part waits."""
     for instance in member.plan.instances:
         if instance.kind is StepKind.MANIFEST and instance.finishes == aggregate_id:
-            ended = replay(member.ledger_dir, member.plan).outcomes[instance.id][0]
-            return instance if ended == Outcome.OK else None
+            ledger = replay(member.ledger_dir, member.plan)
+            is_finished = ledger.outcomes_of(instance.id)[0] == Outcome.OK
+            return instance if is_finished or _waits(member, instance, ledger) else None
     return None
+
+
+def _let_wait(workspace: Workspace, aggregate: StepInstance) -> None:
+    """Note that the part is complete. That is true until the ledger has more records of its tasks."""
+    ledger = replay(workspace.ledger_dir, workspace.plan)
+    write_text(workspace.info / _WAITING / aggregate.id, str(_num_records(ledger, aggregate)))
+
+
+def _waits(member: Workspace, manifest: StepInstance, ledger: Replay) -> bool:
+    try:
+        noted = (member.info / _WAITING / manifest.finishes).read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return noted == str(_num_records(ledger, member.instance(manifest.finishes)))
+
+
+def _num_records(ledger: Replay, aggregate: StepInstance) -> int:
+    assert aggregate.aggregate is not None
+    return sum(len(ledger.entries(id)) for id in (*aggregate.aggregate.sources, aggregate.id))
 
 
 @contextmanager

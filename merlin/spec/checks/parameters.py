@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from merlin.base.document.findings import Findings
+from merlin.base.document.scalars import missed_number, yaml_number
 from merlin.base.document.tokens import TOKEN
 from merlin.base.document.tree import Entry
 from merlin.spec.expand import Expansion
@@ -12,6 +13,8 @@ from merlin.spec.variables import RESERVED
 def check_parameters(expansion: Expansion, findings: Findings) -> None:
     """Everything about global.parameters that needs more than one value."""
     parameters = expansion.tree.get("global.parameters").mapping
+    runs = [step.get("run") for step in expansion.tree.get("study").items]
+    typed = any(not run.get(kind).is_null for run in runs for kind in ("function", "aggregate"))
     first: tuple[str, int] | None = None
     for name, parameter in parameters.items():
         check_token_name(name, parameter, "parameter", expansion, findings)
@@ -28,6 +31,8 @@ def check_parameters(expansion: Expansion, findings: Findings) -> None:
             hint = "the i-th values of all parameters belong together, so all need the same number"
             findings.error(values.place, message, text=name, hint=hint, code="parameter-length")
         _check_values(name, values, findings)
+        if typed:  # scripts get the text
+            _check_numbers(name, values, findings)
         _check_label(name, parameter.get("label"), num, findings)
 
 
@@ -36,6 +41,15 @@ def _check_values(name: str, values: Entry, findings: Findings) -> None:
         if isinstance(item.content, dict | list) or item.is_null:
             message = f"a value of parameter {name} is not a number or a text"
             findings.error(item.place, message, text=name, code="type")
+
+
+def _check_numbers(name: str, values: Entry, findings: Findings) -> None:
+    for item in values.items:
+        number = missed_number(item.text) if item.plain else None
+        if number is not None:
+            message = f"the value {item.text} of parameter {name} is a text in YAML"
+            hint = f"for a number write {yaml_number(number)}, for a text put it in quotes"
+            findings.warning(item.place, message, text=item.text, hint=hint, code="type")
 
 
 def _check_label(name: str, label: Entry, num: int, findings: Findings) -> None:

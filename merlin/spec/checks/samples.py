@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, shown, to_float
 from merlin.base.document.tree import Entry, to_data
 from merlin.spec.checks.parameters import check_token_name
+from merlin.spec.defaults import SAMPLES_SUFFIXES
 from merlin.spec.expand import Expansion
 
 
@@ -21,6 +24,8 @@ def check_samples(expansion: Expansion, findings: Findings) -> None:
         _check_method(generate, given, labels, findings)
     else:
         _check_command(samples, generate, given, findings)
+    if given:  # files that exist are looked at
+        _check_suffix(samples.get("file"), findings)
 
 
 def _check_columns(samples: Entry, expansion: Expansion, findings: Findings) -> list[str]:
@@ -57,6 +62,19 @@ def _check_command(samples: Entry, generate: Entry, given: set[str], findings: F
         message = "merlin.samples has neither file nor generate"
         hint = "name a file, or let one be made: generate: {method: sobol, num: 128, bounds: {…}}"
         findings.error(samples.key_place, message, hint=hint, code="missing")
+
+
+def _check_suffix(file: Entry, findings: Findings) -> None:
+    """Check the kind of the file, unless its name is a pattern, or is not known yet."""
+    name = Path(file.text).name
+    if (
+        name
+        and not any(mark in name for mark in "$*?[")
+        and Path(name.lower()).suffix not in SAMPLES_SUFFIXES
+    ):
+        message = f"{shown(name)} is no kind of samples file"
+        hint = f"allowed: {', '.join(SAMPLES_SUFFIXES)}"
+        findings.error(file.place, message, text=file.text, hint=hint, code="samples")
 
 
 def _check_method(generate: Entry, given: set[str], labels: list[str], findings: Findings) -> None:

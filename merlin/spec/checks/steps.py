@@ -8,11 +8,12 @@ from merlin.base.document.findings import Findings, allowed
 from merlin.base.document.scalars import Problem, shown
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import MISSING, Entry
+from merlin.base.text import path_safe
 from merlin.spec.allocation import allocated, allocations
 from merlin.spec.defaults import BATCH, KINDS, funnel_base
 
 MAX_NAME_BYTES = 200  # a file's name has at most 255, and more is added to it
-_TAKEN_NAMES = frozenset({".", "..", "merlin_info"})
+_TAKEN_NAMES = frozenset({"", ".", "..", "merlin_info", "extensions"})
 
 
 class StepGraph(Struct, frozen=True):
@@ -93,9 +94,11 @@ def check_steps(tree: Entry, graph: StepGraph, findings: Findings) -> None:
             named.setdefault(name.text, []).append(name)
     for names in named.values():
         _check_name(names, findings)
+    _check_directories([names[0] for names in named.values()], findings)
     for step in study.items:
         if isinstance(step.get("run").content, dict):
-            _check_kind(step, _shell_of_study(tree), findings)
+            _check_kind(step, shell_of_study(tree), findings)
+            _check_queue(step.get("run", "task_queue"), findings)
             is_alone = len(named.get(step.get("name").text, ())) == 1
             _check_depends(step, graph, findings, is_alone=is_alone)
     for cycle in graph.cycles():
@@ -110,23 +113,43 @@ def _check_name(names: list[Entry], findings: Findings) -> None:
         message = f"step {text!r} is there {'twice' if len(names) == 2 else f'{len(names)} times'}"
         hint = f"also on line {lines}; a step's directory is called so: rename all but one"
         findings.error(names[1].place, message, text=text, hint=hint, code="duplicate-step")
-    bad = [mark for mark in "/*\0\n" if mark in text]
-    if bad or text in _TAKEN_NAMES:
-        message = f"{shown(text)} cannot name a step, because the step's directory is called so"
-        hint = "use letters, digits, '_', '-' and '.'"
-        findings.error(name.place, message, text=text, hint=hint, code="bad-name")
     if len(text.encode()) > MAX_NAME_BYTES:
         message = (
             f"the name of a step has {len(text.encode())} bytes; the step's directory and files are called so"
         )
         findings.error(name.place, message, hint=f"{MAX_NAME_BYTES} are allowed", code="bad-name")
+    elif any(mark in text for mark in "/*\0\n") or path_safe(text) in _TAKEN_NAMES:
+        message = f"{shown(text)} cannot name a step, because the step's directory is called so"
+        hint = "use letters from a to z, digits, '_', '-' and '.'"
+        findings.error(name.place, message, text=text, hint=hint, code="bad-name")
     for token in find_tokens(text):
         message = f"the name of a step cannot use $({token.name}), which has no value yet"
         hint = "use a variable of env.variables"
         findings.error(name.place, message, text=text, hint=hint, code="bad-name")
 
 
-def _shell_of_study(tree: Entry) -> str:
+def _check_directories(names: list[Entry], findings: Findings) -> None:
+    """Report steps of different names that have the same directory."""
+    first: dict[str, Entry] = {}
+    for name in names:
+        other = first.setdefault(path_safe(name.text), name)
+        if other is not name:
+            message = (
+                f"steps {other.text!r} and {name.text!r} have the same directory {path_safe(name.text)!r}"
+            )
+            hint = "give them names that differ in letters, digits or one of -_.()"
+            findings.error(name.place, message, text=name.text, hint=hint, code="duplicate-step")
+
+
+def _check_queue(queue: Entry, findings: Findings) -> None:
+    if "," in queue.text:  # Celery would listen to two queues, and nobody to this one
+        message = f"{shown(queue.text)} cannot name a queue, because a comma divides the names of queues"
+        hint = "a step has one queue; leave out the comma"
+        findings.error(queue.place, message, text=queue.text, hint=hint, code="bad-name")
+
+
+def shell_of_study(tree: Entry) -> str:
+    """The interpreter of the steps that name none."""
     return tree.get("batch", "shell").text or str(BATCH["shell"])
 
 
@@ -182,6 +205,9 @@ def _check_depends(step: Entry, graph: StepGraph, findings: Findings, *, is_alon
         text = item.text
         base = funnel_base(text)
         if not text:
+            if item.content == "" and not item.plain:  # an unquoted one counts as left out
+                message = f"step {name!r} depends on a step without a name"
+                findings.error(item.place, message, hint="name a step, or leave it out", code="missing-step")
             continue
         if base == name:
             if not is_alone:

@@ -21,6 +21,7 @@ from merlin.spec.variables import (
     RESERVED,
     SAMPLE_TOKENS,
     mentioned_values,
+    sample_names,
     uses_samples,
     value_variable,
 )
@@ -99,6 +100,7 @@ class Names(Struct, frozen=True, dict=True):
                 *(name for name, _ in dependency_entries(self.expansion.tree)),
                 *(f"{step}.workspace" for step in self.graph.steps),
                 *RESERVED,
+                *(name.lower() for name in SAMPLE_TOKENS if self.has_samples),
                 OUTPUT_PATH,
             }
         )
@@ -142,7 +144,7 @@ class _Checker(Struct, frozen=True, dict=True):
     def _check_undefined(self, use: Use, path: Path, place: Place) -> None:
         """Report a token that nothing defines, unless it is left to the shell or plain text."""
         name = use.token.name
-        is_variable = path[:2] in _VARIABLES
+        is_variable = path[:2] in _VARIABLES and len(path) > 2
         if is_variable and str(path[2]) not in self._run_variables:
             is_unused = str(path[2]) not in self._used_variables
             self._left_alone(name, place, unused=str(path[2]) if is_unused else "")
@@ -191,7 +193,7 @@ class _Checker(Struct, frozen=True, dict=True):
                 return []
             if isinstance(entry.content, str):
                 used |= {token.name for token in find_tokens(entry.text)} | mentioned_values(entry.text)
-        if "MERLIN_SAMPLE_VECTOR" in used:
+        if used & {"MERLIN_SAMPLE_VECTOR", "merlin_sample_vector"}:
             return []
         return [name for name in self.names.columns if not used & {name, value_variable(name)}]
 
@@ -315,7 +317,7 @@ class _Checker(Struct, frozen=True, dict=True):
             )
         if path[0] != "study":
             return
-        if path[-1] not in SCRIPT_KEYS and (name in SAMPLE_TOKENS or name in self.names.columns):
+        if path[-1] not in SCRIPT_KEYS and name in sample_names(self.names.columns):
             self.findings.error(
                 token_place(self.source, entry, name, nth),
                 f"$({name}) differs from sample to sample and can be used in cmd and restart only",

@@ -24,6 +24,7 @@ class Columns:
         self.fields = {column.name: column for column in found if column.group == "fields"}
         self.inputs = {column.name: column for column in found if column.group == "inputs"}
         self.parameters = {column.name: column for column in found if column.group == "parameters"}
+        self._by_path = {column.path: column for column in found if column.group != "ids"}
 
     def field(self, name: str) -> list[Column]:
         """A field, or the members of a graph."""
@@ -38,7 +39,9 @@ class Columns:
         return self._find(name, labels, "input or parameter")
 
     def find(self, name: str) -> Column:
-        """A field, else an input, else a parameter."""
+        """A column by its path, as "inputs/x", or by its name: a field, else an input, else a parameter."""
+        if name in self._by_path:
+            return self._by_path[name]
         everything = {**self.parameters, **self.inputs, **self.fields}
         return self._find(name, everything, "field, input or parameter")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -109,7 +110,7 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
             raise UsageError(f"layout is chw or hwc, dtype is float32, not {layout!r} and {dtype!r}")
         self.ens = source if isinstance(source, Ensemble) else open_shards(source)
         self.split = split
-        self.partition = Partition(*partition) if isinstance(partition, tuple) else partition
+        self.partition = _partition(partition)
         chosen, labels = _choose(Columns(self.ens), fields, inputs)
         if normalise is not None and not isinstance(normalise, Normaliser):
             # columns that are not read need not suit the method: one may be constant, for example
@@ -143,6 +144,14 @@ class ShardDataset(Dataset[dict[str, Tensor]]):
     @property
     def fingerprint(self) -> str:
         """Equal for data sets with the same samples in the same order."""
+        if self.split is None:
+            return self.earlier_fingerprint
+        splits = self.ens.manifest.splits
+        return combine(self.earlier_fingerprint, list(splits.fractions.items()), splits.seed)
+
+    @property
+    def earlier_fingerprint(self) -> str:
+        """The fingerprint of earlier versions, which did not tell how samples are divided among splits."""
         return combine(identity(self.ens), self.split, repr(self.partition))
 
     def __len__(self) -> int:
@@ -259,6 +268,15 @@ def _choose(
                 f"'{column.name}' is complex and has no place among the float32 inputs; leave it out"
             )
     return chosen, labels
+
+
+def _partition(given: object) -> Partition | None:
+    """The partition that is given as (k, K). Raises UsageError for what is none."""
+    if given is None or isinstance(given, Partition):
+        return given
+    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(n, Integral) for n in given):
+        return Partition(*given)
+    raise UsageError(f"partition is (k, K), two whole numbers, or a Partition, not {given!r}")
 
 
 def _stacked(chosen: Sequence[Column], wanted: bool | Sequence[str]) -> list[Column]:

@@ -9,6 +9,7 @@ for epoch in range(10):
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import weakref
 from collections.abc import Iterator, Mapping
@@ -86,14 +87,14 @@ class ShardLoader:
         rank, world_size = _place(rank, world_size)
         if not 0 <= rank < world_size or prefetch < 0 or num_workers < 0:
             raise UsageError(f"rank {rank} of {world_size}, prefetch {prefetch}, num_workers {num_workers}?")
+        if start_method not in (None, *multiprocessing.get_all_start_methods()):
+            raise UsageError(f"start_method is fork, spawn or forkserver, not {start_method!r}")
         self.dataset = dataset
         self.batch_size = batch_size
         self.rank, self.world_size = rank, world_size
         self.seed, self.shuffle = seed, shuffle
         self.steps = EpochSteps(len(dataset), batch_size, world_size, drop_last, pad_last)
-        self._device = None if device is None else torch.device(device)
-        if self._device is not None and self._device.type == "cpu":
-            self._device = None
+        self._device = _device(device)
         self._extras = (INDEX,) * with_index + (VALID,) * pad_last
         if twice := set(self._extras) & set(dataset.keys):
             raise UsageError(f"a field is called {twice} as what the loader adds; leave it out with fields=")
@@ -141,12 +142,18 @@ class ShardLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go where a loader of the same samples was, whatever its batch size, world size and workers.
 
-        Raises LoaderError if the seed or the samples are others.
+        Raises LoaderError if the seed or the samples are others, or if it is no state of a loader.
         """
         if wrong := FORMAT.mismatch(state):
             raise LoaderError(f"not a state of a loader: {wrong}")
-        mine = self.state_dict()
-        other = next((key for key in ("seed", "shuffle", "samples") if state[key] != mine[key]), None)
+        mine = {
+            "seed": (self.seed,),
+            "shuffle": (self.shuffle,),
+            "samples": (self.dataset.fingerprint, self.dataset.earlier_fingerprint),
+        }
+        if missing := [key for key in ("epoch", "consumed", *mine) if key not in state]:
+            raise LoaderError(f"not a state of a loader: it lacks {', '.join(missing)}")
+        other = next((key for key, values in mine.items() if state[key] not in values), None)
         if other is not None:
             what = "other samples" if other == "samples" else f"{other}={state[other]}"
             raise LoaderError(
@@ -182,7 +189,8 @@ class ShardLoader:
         reader = self.dataset.reader(raw)
         pinned = self._device is not None and self._device.type == "cuda"
         num_slots = self._prefetch * max(1, num) + 2
-        ring = Ring.make(reader.layout(self.batch_size), num_slots, shared=num > 0, pinned=pinned)
+        most = self.batch_size if self.steps.pad_last else min(self.batch_size, len(self.dataset))
+        ring = Ring.make(reader.layout(most), num_slots, shared=num > 0, pinned=pinned)
         pool = LoaderPool(self.dataset, raw, ring, num, self._start_method) if num else None
         delivery = Delivery(self.dataset, self._device, copy=self._copy, extras=self._extras)
         return Filler(reader, ring.slots(), delivery, pool)
@@ -238,6 +246,15 @@ def _require_whole(**arguments: object) -> None:
     for name, value in arguments.items():
         if not isinstance(value, int | np.integer):
             raise UsageError(f"{name} has to be a whole number, not {value!r}")
+
+
+def _device(wanted: str | torch.device | None) -> torch.device | None:
+    """The device that batches are copied to; None for the CPU. Raises UsageError if torch knows no such device."""
+    try:
+        device = torch.device("cpu" if wanted is None else wanted)
+    except RuntimeError as error:
+        raise UsageError(f"{wanted!r} is no device; write cpu, cuda or cuda:N") from error
+    return None if device.type == "cpu" else device
 
 
 def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -8,11 +8,13 @@ dataset.inverse("image", prediction)
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from merlin.base.files import write_text
 from merlin.base.records import FileFormat, as_kind, to_plain
@@ -47,15 +49,23 @@ class Method(Struct, frozen=True):
     @staticmethod
     def of(given: Any) -> Method:
         """A Method from a Method, its name, or a mapping of its attributes; UsageError for anything else."""
-        if isinstance(given, Method):
-            return given
-        values = {"name": given} if isinstance(given, str) else given
+        values: Any = asdict(given) if isinstance(given, Method) else given
+        if isinstance(given, str):
+            values = {"name": given}
         known = get_args(MethodName)
         if not isinstance(values, Mapping) or values.get("name") not in known:
             raise UsageError(
                 f"unknown normalisation {given!r}; known: {', '.join(known)}, or None to do without"
             )
-        return Method(**values)
+        if unknown := values.keys() - set(Method.__struct_fields__):
+            raise UsageError(f"normalisation {given!r}: unknown {', '.join(sorted(map(str, unknown)))}")
+        lo, hi = _numbers(values.get("range", (0.0, 1.0)), 2, f"normalisation {given!r}: range")
+        if lo == hi:
+            raise UsageError(f"normalisation {given!r}: both ends of the range are {lo:g}")
+        offset = values.get("offset")
+        if offset is not None:
+            (offset,) = _numbers((offset,), 1, f"normalisation {given!r}: offset")
+        return Method(values["name"], (lo, hi), offset)
 
 
 class Normaliser(Struct, frozen=True):
@@ -116,6 +126,17 @@ class Normaliser(Struct, frozen=True):
             return cls.from_json(read_json(Path(path)))
         except (OSError, ValueError) as e:
             raise ShardError(f"{path}: not a readable normalisation: {e}") from e
+
+
+def _numbers(given: Any, num: int, what: str) -> tuple[float, ...]:
+    """So many finite numbers. Raises UsageError, which begins with `what`, for anything else."""
+    try:
+        found = tuple(map(float, given))
+    except (TypeError, ValueError):
+        found = ()
+    if len(found) != num or not all(map(math.isfinite, found)):
+        raise UsageError(f"{what} must be {'a finite number' if num == 1 else f'{num} finite numbers'}")
+    return found
 
 
 def _choose(columns: Columns, methods: Any, among: Collection[Column] | None) -> dict[Column, Method]:

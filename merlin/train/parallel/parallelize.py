@@ -91,9 +91,12 @@ class Parallel:
     def sync_buffers(self) -> None:
         """Give all ranks the buffers of the first one, as those of batch normalisation."""
 
-    def probe(self, loss: Tensor, parameters: Sequence[Parameter]) -> Tensor:
-        """A number that is the same on all ranks, and finite if the loss and the gradients of a step may be used."""
-        return loss
+    def probe(self, loss: Tensor, parameters: Sequence[Parameter], norm: Tensor | None = None) -> Tensor:
+        """A number that is the same on all ranks, and finite if the loss and the gradients of a step may be used.
+
+        `norm` is that of the gradients, where it is known.
+        """
+        return loss if norm is None else loss + norm
 
     def backward(self, phase: str, parts: Sequence[Batch]) -> tuple[Tensor, list[Losses]]:
         """Compute the gradients of the mean loss over a batch's parts; returns it, and the losses of each."""
@@ -161,6 +164,8 @@ class DataParallel(Parallel):
     def sync_buffers(self) -> None:
         self._mesh.data.broadcast(list(self.trainee.buffers()))
 
-    def probe(self, loss: Tensor, parameters: Sequence[Parameter]) -> Tensor:
+    def probe(self, loss: Tensor, parameters: Sequence[Parameter], norm: Tensor | None = None) -> Tensor:
         """The norm of the gradients, which are the same on all ranks; losses are not."""
+        if norm is not None:
+            return norm
         return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])

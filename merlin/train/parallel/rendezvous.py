@@ -19,6 +19,7 @@ from merlin.errors import TrainingError
 from merlin.train.parallel.world import World
 
 JOIN_S = 300.0
+CONNECT_S = 5.0  # before the address is read again, which may be one of an earlier launch
 _POLL_S = 0.05
 
 
@@ -41,14 +42,15 @@ class Rendezvous(Struct, frozen=True):
             store = _through_file(world, file) if world.job else _at_address(world, env)
             store.add("arrived", 1)
             _wait_for_all(store, world)
-            if world.job and world.rank == 0:
-                file.unlink(missing_ok=True)
         except (RuntimeError, OSError) as error:
             why = str(error).rstrip(".")
             raise TrainingError(
                 f"rank {world.rank} of {world.size} could not meet the others within {JOIN_S:.0f} s: {why}; "
-                "did all of them start, with the same configuration?"
+                "did all of them start, with the same configuration? One that failed has printed its own error"
             ) from error
+        finally:
+            if world.job and world.rank == 0:
+                file.unlink(missing_ok=True)
         return Rendezvous(world, store)
 
     def from_first(self, key: str, value: str | None) -> str:
@@ -99,20 +101,36 @@ def _at_address(world: World, env: Mapping[str, str]) -> Any:
 
 
 def _through_file(world: World, file: Path) -> Any:
-    """Rank 0 serves a store and writes its address into a file that the others wait for."""
+    """Rank 0 serves a store and writes its address into a file that the others wait for.
+
+    Raises RuntimeError if nobody answers, or if this rank has come before: then two launches share the file.
+    """
     limit = timedelta(seconds=JOIN_S)
     if world.rank == 0:
         store = TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=limit)
         write_text(file, f"{socket.gethostname()} {store.port}")
-        return store
-    end = time.monotonic() + JOIN_S
+    else:
+        store = _written(file)
+        store.set_timeout(limit)
+    if store.add(f"rank {world.rank}", 1) > 1:
+        raise RuntimeError(
+            f"another launch meets through {file} at the same time; give each an output or a directory of its own"
+        )
+    return store
+
+
+def _written(file: Path) -> TCPStore:
+    """The store whose address is in the file, which may still name one of an earlier launch."""
+    end, why = time.monotonic() + JOIN_S, f"nobody wrote {file}"
     while time.monotonic() < end:
         try:
             host, port = file.read_text().split()
+            why = f"{host}:{port}, which {file} names, does not answer"
+            limit = timedelta(seconds=min(CONNECT_S, JOIN_S))
             return TCPStore(host, int(port), is_master=False, wait_for_workers=False, timeout=limit)
-        except (OSError, ValueError, RuntimeError):  # not written yet, or by an earlier job
+        except (OSError, ValueError, RuntimeError):  # not written yet, or by an earlier launch
             time.sleep(_POLL_S)
-    raise RuntimeError(f"nobody wrote {file}")
+    raise RuntimeError(why)
 
 
 def _wait_for_all(store: Any, world: World) -> None:

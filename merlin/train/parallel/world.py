@@ -51,7 +51,10 @@ def choose_device(wanted: str, local_rank: int) -> torch.device:
     """The device of a process. Raises TrainingError if there is no such device."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(wanted)
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise TrainingError(f"{wanted!r} is no device; write auto, cpu, cuda or cuda:N") from error
     if device.type != "cuda":
         return device
     if not torch.cuda.is_available():

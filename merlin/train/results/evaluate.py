@@ -109,7 +109,7 @@ def evaluate(
     chosen = choose_device(device, 0)
     best = load_best(run.path, str(chosen), trust_code=trust_code)
     run_facts, config = run.facts(), load_config(run.config_path).config
-    held_out = open_held_out(best, config, run_facts.data_digest, data)
+    held_out = open_held_out(best, config, run_facts, data)
     digest = held_out.ens.manifest.content_digest
     is_own = digest == run_facts.data_digest
     dataset, name, note = choose_split(held_out, split, is_own)

@@ -90,6 +90,7 @@ class _Outputs(nn.Module):
 
 def _write_torchscript(surrogate: Surrogate, path: Path) -> Predict:
     example = _samples(surrogate, _TRACED)
+    surrogate.model.requires_grad_(False)  # the file keeps it, and such outputs cannot become arrays
     with _explaining("TorchScript", surrogate), torch.no_grad():
         traced = torch.jit.trace(surrogate.model, example, strict=False, check_trace=False)
         torch.jit.save(traced, str(path), _extra_files={FACTS: json.dumps(model_facts(surrogate))})

@@ -13,22 +13,39 @@ from merlin.train.config import TrainConfig
 from merlin.train.data import Classes, ColumnSelection, TrainingData, class_values
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.dataset import ShardDataset
+from merlin.train.loading.normalise import Normaliser
 from merlin.train.quantities import Quantities, Quantity
 from merlin.train.results.best import BestModel
+from merlin.train.run_directory import RunFacts, SplitRule
 
 ALL = "all"  # every sample, whatever its split
 USUAL = ("test", "validation")
 _BATCH_BYTES = 4 << 20
 
 
-def open_held_out(best: BestModel, config: TrainConfig, digest: str, data: Path | None) -> TrainingData:
+def open_held_out(best: BestModel, config: TrainConfig, facts: RunFacts, data: Path | None) -> TrainingData:
     """The data set of the run, unless another one is named, with the columns that the model knows.
 
-    Raises NotADataSetError if it is gone, ShardError if it is another one by now, UsageError if fields are missing.
+    Raises NotADataSetError if it is gone, ShardError if it is another one by now or its samples are in other splits,
+    UsageError if fields are missing.
     """
-    ens = _own(config, digest) if data is None else open_shards(data)
+    ens = _own(config, facts.data_digest) if data is None else open_shards(data)
+    others = facts.other_splits(SplitRule.of(ens.manifest))
+    if others and ens.manifest.content_digest == facts.data_digest:
+        raise ShardError(
+            f"the model was trained on some samples of each split that {ens.path} has now: {others}; "
+            "give the data set the splits that it had"
+        )
     selection = _select(ens, best.quantities)
-    return TrainingData(ens, selection, best.normaliser, config)
+    return TrainingData(ens, selection, _normaliser_of(best, selection), config)
+
+
+def _normaliser_of(best: BestModel, selection: ColumnSelection) -> Normaliser:
+    """The model's normalisation of the columns in which a data set has its quantities."""
+    known, scalings = best.quantities, best.normaliser.scalings
+    quantities = (*known.inputs, *known.scalars, *known.images, *known.classes)
+    pairs = zip(quantities, selection.columns, strict=True)
+    return Normaliser({column.path: scalings[q.path] for q, column in pairs if q.path in scalings})
 
 
 def _own(config: TrainConfig, digest: str) -> Ensemble:
@@ -49,7 +66,9 @@ def _own(config: TrainConfig, digest: str) -> Ensemble:
 
 def _select(ens: Ensemble, quantities: Quantities) -> ColumnSelection:
     columns = Columns(ens)
-    labels = {**columns.fields, **columns.parameters, **columns.inputs}
+    predicted = {q.name for q in quantities.outputs}
+    labels = {name: column for name, column in columns.fields.items() if name not in predicted}
+    labels |= {**columns.parameters, **columns.inputs}
     missing = [q.name for q in quantities.inputs if q.name not in labels]
     missing += [q.name for q in quantities.outputs if q.name not in columns.fields]
     if missing:

@@ -59,7 +59,7 @@ def find_scales(best: BestModel, run: RunDirectory, members: Members) -> Scales:
     if known is not None:
         return known
     config, facts = load_config(run.config_path).config, run.facts()
-    data = open_held_out(best, config, facts.data_digest, None)
+    data = open_held_out(best, config, facts, None)
     return fit_scales(EnsembleModel(members), validation_samples(data))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,8 @@ class Surrogate:
         by their names. `fields` choose among what is predicted. Inputs outside of the range that the model was trained
         on are warned about (ExtrapolationWarning).
 
-        Raises UsageError for columns that are missing, values that are not finite or too large, and unknown fields.
+        Raises UsageError for columns that are missing, values that are not finite or too large, unknown fields, and a
+        `batch_size` below 1.
         """
         given = self.arrays(inputs)
         for row, number in self.too_far(given):
@@ -146,6 +148,8 @@ class Surrogate:
         self, given: Sequence[Array], wanted: Sequence[Quantity], batch_size: int
     ) -> dict[str, Array]:
         """Predictions as `predict` makes them, for what `arrays` gave."""
+        if not isinstance(batch_size, int | Integral) or batch_size < 1:
+            raise UsageError(f"batch_size has to be a whole number from 1 on, not {batch_size!r}")
         num = len(given[0])
         out = {q.name: np.empty((num, *q.shape), dtype_of(q)) for q in wanted}
         for lo in range(0, num, batch_size):

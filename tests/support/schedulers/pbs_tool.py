@@ -172,9 +172,9 @@ def qdel(root: Path, args: list[str]) -> int:
 
 
 def qselect(root: Path, args: list[str]) -> int:
-    options, _ = _options("qselect", args)
+    given = dict(_options("qselect", args)[0])
     for job in Queue(root / "pbs").jobs():
-        if "-x" in dict(options) or job["state"] != "over":
+        if ("-x" in given or job["state"] != "over") and given.get("-N", job["name"]) == job["name"]:
             print(job["id"])
     return 0
 

@@ -154,7 +154,7 @@ def test_a_bug_in_a_worker_is_told_with_its_traceback(dataset, monkeypatch):
 
 def test_too_little_shared_memory_is_told(dataset):
     with pytest.raises(LoaderError, match=r"shared memory .* cannot be had"):
-        next(iter(ShardLoader(dataset, 1 << 36, num_workers=1)))
+        next(iter(ShardLoader(dataset, 1 << 36, num_workers=1, pad_last=True)))
 
 
 @pytest.mark.parametrize("how", ["dropped", "closed", "exception", "interrupt"])

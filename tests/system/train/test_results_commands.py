@@ -54,3 +54,5 @@ def test_mistakes_are_told_with_exit_code_2(run: RunDirectory, tmp_path: Path, c
     assert code == 2 and "no training run" in err
     code, _, err = call(capsys, "evaluate", run.path, "--split", "tset", "--device", "cpu")
     assert code == 2 and "there are: train, validation, test" in err
+    code, _, err = call(capsys, "evaluate", run.path, "--device", "gpu")
+    assert code == 1 and "'gpu' is no device; write auto, cpu, cuda or cuda:N" in err

@@ -13,13 +13,17 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import gaussian_filter
-from surrogate_data import make_surrogate_data
+from surrogate_data import SCHEMA, make_surrogate_data
 from train_run import prepare_run, train_run
 from trained import make_trained
 
+from merlin.base.document.findings import Findings
 from merlin.errors import NotADataSetError, ShardError, TrainingError, UsageError
 from merlin.shards.ensemble import open_shards
+from merlin.shards.importing.run import import_data
 from merlin.shards.plot.figure import make_figure, picture
+from merlin.spec.import_schema import parse_import_schema
+from merlin.train.prepare import prepare
 from merlin.train.quantities import Quantity
 from merlin.train.results.evaluate import evaluate
 from merlin.train.results.history import Curve, History, Round, Trained, read_history
@@ -155,6 +159,41 @@ def test_other_data_has_to_be_named_and_to_have_the_fields(run: RunDirectory, tm
     (moved / "config.yaml").write_text(text.replace(run.facts().data_path, str(other)))
     with pytest.raises(ShardError, match="digest has changed"):
         evaluate(moved, device="cpu")
+
+
+def imported(folder: Path, schema: str) -> Path:
+    """The samples that `make_surrogate_data` has written into `folder`, imported in another way."""
+    shutil.rmtree(folder / "data", ignore_errors=True)
+    import_data([folder / "samples.npz"], parse_import_schema(schema, Findings("schema")), folder / "data")
+    return folder / "data"
+
+
+def test_samples_that_are_in_other_splits_by_now_are_no_held_out_ones(tmp_path: Path) -> None:
+    run = make_trained(tmp_path, steps=2)
+    data = imported(tmp_path / "d", SCHEMA + "seed: 9\n")
+    assert open_shards(data).manifest.content_digest == run.facts().data_digest
+    for given in (None, data):
+        with pytest.raises(
+            ShardError, match=r"some samples of each split.*with seed 0, and are .* with seed 9"
+        ):
+            evaluate(run.path, data=given, device="cpu")
+    with pytest.raises(UsageError, match=r"was trained on other samples of .*seed 0, and are"):
+        prepare(run.path)
+    facts = json.loads((run.path / "run.json").read_text())
+    del facts["splits"]  # as earlier versions wrote it
+    (run.path / "run.json").write_text(json.dumps(facts))
+    assert prepare(run.path).run is not None and evaluate(run.path, device="cpu").facts["split"] == "test"
+
+
+def test_inputs_that_are_fields_in_another_data_set_are_normalised_as_those_of_the_run(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    plain = make_surrogate_data(tmp_path / "plain", 60)
+    make_surrogate_data(tmp_path / "other", 60)
+    other = imported(tmp_path / "other", SCHEMA.replace(", d]", "]").replace("fields:", "fields:\n  d:"))
+    assert "d" in open_shards(other).fields
+    results = [evaluate(run.path, data=path, split="all", device="cpu").facts for path in (plain, other)]
+    assert results[0]["scalars"] == results[1]["scalars"] and results[0]["images"] == results[1]["images"]
 
 
 def test_what_is_no_finished_run_is_explained(run: RunDirectory, tmp_path: Path) -> None:

@@ -105,6 +105,9 @@ def test_what_cannot_be_asked_is_explained(surrogate: Surrogate) -> None:
             surrogate.predict(given)
     with pytest.raises(UsageError, match="predicts no 'mass'; it predicts: energy"):
         surrogate.predict(np.zeros((1, 4)), fields=["mass"])
+    for batch_size in (0, -1, 2.5):
+        with pytest.raises(UsageError, match=f"from 1 on, not {batch_size}"):
+            surrogate.predict(np.zeros((3, 4)), batch_size=batch_size)
 
 
 def test_leaving_the_range_of_the_training_data_is_told(

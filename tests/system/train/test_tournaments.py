@@ -21,6 +21,7 @@ from train_run import last_checkpoint, prepare_run, state_digest
 from waiting import wait_until
 
 from merlin.train.checkpoint import read_checkpoint
+from merlin.train.prepare import open_data
 from merlin.train.run_directory import RunDirectory
 
 WORDS = (
@@ -94,6 +95,16 @@ def test_both_transports_play_the_same_tournament(unbroken) -> None:
         kept.count("local") > 2 and kept.count("partner") > 2 and kept.count(None) == 11
     )  # one is left over
     assert all(line.get("partner_round", line["round"]) == line["round"] for line in rounds)
+
+
+def test_trainers_of_one_world_make_as_many_steps_whatever_their_shares(data, tmp_path) -> None:
+    length = "training={epochs: 2, batch_size: 16, threads: 1, device: cpu}"
+    prepared = prepare_run(data, tmp_path / "run", *WORDS, length, TOGETHER)
+    run = prepared.begin()
+    steps = [2 * (size // 16) for size in open_data(run, prepared.config).share_sizes("train")]
+    assert max(steps) - min(steps) > 0
+    play(run, together=True)
+    assert {last_state(run, k)["trainer"]["step"] for k in range(3)} == {min(steps)}
 
 
 @pytest.mark.parametrize("transport", ["files", "process_group"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 from surrogate_data import make_surrogate_data
 from train_run import StopAt, last_checkpoint, prepare_run, state_digest, train_run
+from waiting import wait_until
 
+from merlin.base.locks import locked
 from merlin.errors import CheckpointError, TrainingError
 from merlin.train import sharded_state
 from merlin.train.checkpoint import Checkpoints, best_checkpoint, read_checkpoint
@@ -22,7 +25,7 @@ from merlin.train.parallel.rendezvous import Rendezvous
 from merlin.train.parallel.world import World
 from merlin.train.process import open_loop, set_up_torch
 from merlin.train.reports import Silent
-from merlin.train.run_directory import RunDirectory
+from merlin.train.run_directory import RunDirectory, publish_best
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +127,73 @@ def test_early_stopping_ends_the_run_where_nothing_improves(data, tmp_path) -> N
     assert (ending.state, ending.step) == ("finished", 30)
     assert "has not improved in 2 validations" in ending.reason
     assert train_run(prepare_run(data, tmp_path / "run", *words), run=run)[1].step == 30
+
+
+MAE = "training.early_stopping={metric: mae, patience: 9}"
+
+
+def published(run: RunDirectory) -> dict:
+    return json.loads((run.best / "best.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [([], [MAE]), ([MAE], []), ([MAE], ["training.early_stopping.metric=loss"])]
+)
+def test_a_run_that_goes_on_with_another_metric_forgets_the_values_of_the_one_before(
+    data, tmp_path, first, then
+) -> None:
+    two = [
+        "model={name: regressor, width: 8}",
+        "tournament={trainers: 2, strategy: none}",
+        "optimizer.lr=0.001",
+    ]
+    begun = prepare_run(data, tmp_path / "run", *two, *first)
+    run, _, _ = train_run(begun)
+    train_run(begun, run=run, trainer=1, stop=StopAt(25))
+    before = "mae" if first else "loss"
+    assert published(run)["metric"] == before
+    now = prepare_run(data, tmp_path / "run", *two, *then)
+    for trainer, steps in ((0, [40]), (1, [30, 40])):  # the first one has no steps left
+        _, ending, recorder = train_run(now, run=run, trainer=trainer)
+        after = "loss" if before == "mae" else "mae"
+        assert any(f"{after} decides from now on, and no longer {before}" in note for note in recorder.notes)
+        assert (
+            ending.progress.best == ending.progress.best_metrics[after] and ending.progress.best_step in steps
+        )
+        assert published(run)["metric"] == after, "the value of the other trainer is that of another metric"
+    assert not train_run(now, run=run)[2].notes[1:], "it is told once"
+
+
+def test_a_run_that_was_stopped_before_it_learned_anything_publishes_nothing(data, tmp_path) -> None:
+    prepared = prepare_run(data, tmp_path / "run", "tournament={trainers: 2, strategy: none}")
+    run = prepared.begin()
+    for looks in (0, 3):
+        for trainer in range(2):
+            assert train_run(prepared, run=run, trainer=trainer, stop=StopAt(looks))[1].state == "stopped"
+            assert best_checkpoint(run.trainer(trainer).checkpoints) is None
+    assert publish_best(run, prepared.config) is None and not run.best.exists()
+
+
+def test_trainers_that_end_together_publish_the_best_one_after_the_other(data, tmp_path) -> None:
+    prepared = prepare_run(data, tmp_path / "run", "tournament={trainers: 2, strategy: none}")
+    run = prepared.begin()
+    for trainer in range(2):
+        train_run(prepared, run=run, trainer=trainer)
+    best, lock = published(run), run.path / "best.lock"
+    winner, hidden = run.trainer(best["trainer"]).path, tmp_path / "hidden"
+    winner.rename(hidden)
+    with ThreadPoolExecutor(1) as pool:
+        with locked(lock):
+            later = pool.submit(publish_best, run, prepared.config)
+            waits = f":{lock.stat().st_ino} "
+            wait_until(
+                lambda: (
+                    any("->" in x and waits in x for x in Path("/proc/locks").read_text().splitlines())
+                    or later.done()
+                )
+            )
+            hidden.rename(winner)
+        assert later.result() == best == published(run)
 
 
 def test_only_the_last_checkpoints_and_the_best_are_kept(data, tmp_path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+from msgspec.structs import replace
 
 import merlin
-from merlin.api.run import _samples_file, _text
+from merlin.api.run import _by_labels, _samples_file, _text
 from merlin.errors import SpecError, UsageError, WorkspaceError
 from merlin.ledger.records import ChunkRecord, Failure
 from merlin.ledger.writer import LedgerWriter
@@ -52,6 +54,16 @@ def test_a_study_says_how_far_it_is(workspace: Workspace) -> None:
     assert (page.state, page.totals.ok, page.totals.failed) == ("failed", 3, 1)
     assert repr(study) == f"<merlin.Study hello: failed, 3 of 4 tasks ok, {workspace.path}>"
     assert study.wait(timeout=0) is study
+
+
+def test_a_study_is_over_only_if_a_second_look_says_so(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = merlin.Study(workspace.path)
+    looks = [replace(study.status(), state=state) for state in ("stopped", "running")]
+    monkeypatch.setattr(study, "status", lambda: looks.pop(0))
+    with pytest.raises(TimeoutError, match="is running"):
+        study.wait(timeout=0)
 
 
 def test_failures_and_tasks_are_tables(workspace: Workspace) -> None:
@@ -114,10 +126,17 @@ def test_nothing_is_written_for_a_wrong_spec(tmp_path: Path) -> None:
 
 def test_arguments_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
     (tmp_path / "hello.yaml").write_text(SPEC)
-    with pytest.raises(UsageError, match="at least 1"):
-        merlin.run(tmp_path / "hello.yaml", workers=0)
-    with pytest.raises(UsageError, match=r"shape \(3,\)"):
-        merlin.run(tmp_path / "hello.yaml", samples=np.arange(3.0))
+    for arguments, words in (
+        ({"workers": 0}, "at least 1, not 0"),
+        ({"workers": 1.5}, "whole number, at least 1, not 1.5"),
+        ({"workers": "2"}, "whole number, at least 1, not '2'"),
+        ({"extend": tmp_path, "output": tmp_path}, "stays where it is"),
+        ({"samples": np.arange(3.0)}, r"shape \(3,\)"),
+        ({"samples": np.ma.masked_less([[0.0], [1.0]], 0.5)}, "masked values"),
+        ({"samples": pd.DataFrame({"Y": [1.0], "Z": [2.0]})}, "no column X; its columns are: Y, Z"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            merlin.run(tmp_path / "hello.yaml", **arguments)
     (tmp_path / "dry.yaml").write_text(SPEC + "batch: {type: local, dry_run: true}\n")
     with pytest.raises(UsageError, match="dry_run"):
         merlin.run(tmp_path / "dry.yaml", output=tmp_path / "out")
@@ -134,6 +153,21 @@ def test_an_array_of_samples_becomes_a_file_for_as_long_as_it_is_needed(tmp_path
     assert not Path(file).exists()
     with _samples_file(tmp_path / "s.csv") as given:
         assert given == str(tmp_path / "s.csv")
+
+
+@pytest.mark.parametrize("columns", [["LENGTH", "ANGLE"], ["ANGLE", "further", "LENGTH"], [0, 1]])
+def test_the_columns_of_a_data_frame_are_found_by_their_names(tmp_path: Path, columns: list) -> None:
+    (tmp_path / "hello.yaml").write_text(SPEC.replace("column_labels: [X]", "column_labels: [LENGTH, ANGLE]"))
+    known = {
+        "LENGTH": [1.0, 2.0],
+        "ANGLE": [30.0, 40.0],
+        "further": [5.0, 6.0],
+        0: [1.0, 2.0],
+        1: [30.0, 40.0],
+    }
+    frame = pd.DataFrame({name: known[name] for name in columns})
+    with _samples_file(_by_labels(frame, tmp_path / "hello.yaml", {})) as file:
+        assert file is not None and np.load(file).tolist() == [[1.0, 30.0], [2.0, 40.0]]
 
 
 def test_names_of_the_package_are_known_without_being_loaded() -> None:

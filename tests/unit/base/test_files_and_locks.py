@@ -295,6 +295,7 @@ def test_a_lock_is_held_by_one_process_and_released_by_its_death(tmp_path: Path,
         holder.wait()
         with locked(path, wait=True):
             pass
+    assert kind == "directory" or path.read_text() == "", "it names nobody when nobody holds it"
 
 
 def test_a_process_is_known_by_its_start() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from merlin.base.text import count, duration, rate, size
+from merlin.base.text import count, duration, percent, rate, size
 
 
 @pytest.mark.parametrize(("num", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3.2e12, "3.2 TB")])
@@ -33,3 +33,18 @@ def test_one_is_singular() -> None:
 )
 def test_rates_are_given_in_the_unit_that_fits(per_second: float | None, text: str) -> None:
     assert rate(per_second) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (0, 5, "0"),
+        (5, 5, "100"),
+        (4998, 5000, "99.9"),
+        (1, 8, "12.5"),
+        (0.0007, 1.0, "0.07"),
+        (1, 10**9, "0.001"),
+    ],
+)
+def test_a_share_is_nothing_or_all_only_if_it_is_exactly_that(part: float, whole: float, text: str) -> None:
+    assert percent(part, whole) == text

@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import json
+from decimal import Decimal
+from pathlib import Path
+
 import pytest
-from small_plans import plan
+from in_process import merlin
+from small_plans import plan, step
+from status_study import FAILED, add, chunk, failed
+from study_on_disk import write_study
 
 from merlin.base.text import count, duration, rate, size
 from merlin.cli.display import LINE_EVERY_S, Speed
-from merlin.cli.output import to_json
+from merlin.cli.output import print_answer, to_json
 from merlin.cli.progress import LineDisplay, LiveDisplay
 from merlin.execution.events import Progress
 from merlin.plan.task_states import TaskCounts
@@ -73,6 +80,7 @@ def test_numbers_are_written_for_people() -> None:
 
 
 def test_json_has_no_nan() -> None:
+    assert to_json([Decimal("0.25")]) == "[\n  0.25\n]"  # what DuckDB makes of 100.0 * 3 is a number, too
     assert to_json({"a": [float("nan"), 1.5]}) == '{\n  "a": [\n    null,\n    1.5\n  ]\n}'
 
 
@@ -90,3 +98,19 @@ def test_bars_are_drawn_for_every_step(
     assert "20 failed" in drawn
     assert "collect" in drawn
     assert "a [note] stays" in drawn
+
+
+def test_columns_of_the_same_name_are_numbered_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_answer(("step", "step", "step_1", "n"), [("a", "b", "c", 1)], as_json=True, as_csv=False)
+    assert json.loads(capsys.readouterr().out) == [{"step": "a", "step_2": "b", "step_1": "c", "n": 1}]
+
+
+def test_an_example_of_a_failure_is_named_by_its_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = write_study(tmp_path / "w", step("sim", 2), step("end", 1, per_sample=False), first=5)
+    for instance in ("sim", "end"):
+        add(study, chunk(instance, 0, [FAILED], failures=(failed(0),)))
+    assert merlin("failures", study.path) == 0
+    out = capsys.readouterr().out
+    assert "  example  sample 5  X=" in out and "  example  task 0\n" in out

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
+from in_process import merlin
+from status_study import fill, make_workspace
 
 from merlin.cli.execute import show_report
 from merlin.shards.format.counts import Counts
@@ -36,3 +41,15 @@ def test_a_filter_that_lets_nothing_pass_is_told(
 ) -> None:
     show_report(report(**counts))
     assert ("its filter (valid) let no sample pass" in capsys.readouterr().out) == is_told
+
+
+def test_a_watch_of_chosen_steps_reports_on_these_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace = make_workspace(tmp_path / "w")
+    fill(workspace)
+    assert merlin("monitor", workspace.path, "--steps", "post", "--json") == 130
+    found = json.loads(capsys.readouterr().out)
+    assert [step["step"] for step in found["steps"]] == ["post"]
+    assert found["planned"] == found["steps"][0]["planned"] == 20
+    assert {group["step"] for group in found["failures"]} == {"post"}

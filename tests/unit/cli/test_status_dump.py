@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from merlin.cli.output import csv_text
 from merlin.cli.status_dump import add_to_dump
 from merlin.errors import UsageError
 
@@ -19,6 +20,14 @@ def test_each_call_adds_rows_with_their_time_to_a_table(tmp_path: Path) -> None:
     assert [(row["time_of_status"][-2:], row["step"], row["ok"]) for row in rows] == [
         ("00", "a", "1"), ("00", "b", ""), ("10", "a", "2"),
     ]  # fmt: skip
+
+
+def test_a_table_without_rows_is_an_empty_file_to_which_rows_can_be_added(tmp_path: Path) -> None:
+    path = tmp_path / "s.csv"
+    add_to_dump(path, [], None)
+    assert path.read_text() == csv_text([]) == ""
+    add_to_dump(path, [{"step": "a"}], None, moment="1")
+    assert path.read_text() == "time_of_status,step\n1,a\n"
 
 
 def test_each_call_adds_an_entry_to_an_object(tmp_path: Path) -> None:

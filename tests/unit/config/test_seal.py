@@ -30,6 +30,11 @@ def test_what_was_sealed_comes_back(body):
     assert unseal(json.loads(json.dumps(seal(body, KEY))), KEY) == body
 
 
+@pytest.mark.parametrize("body", [{"workspace": "/data/\udce9t\udce9"}, {"\udce9": ["\U0001f600", -0.5]}])
+def test_names_of_files_that_are_no_text_come_back(body):
+    assert unseal(json.loads(json.dumps(seal(body, KEY))), KEY) == body
+
+
 def test_the_order_of_keys_does_not_matter():
     assert seal({"a": 1, "b": 2}, KEY) == seal({"b": 2, "a": 1}, KEY)
 
@@ -72,6 +77,7 @@ def test_another_key_does_not_fit():
         envelope_of("{"),
         envelope_of('{"a": NaN}'),
         envelope_of("[" * 100_000),
+        *(envelope_of('{"\\udce9": ' + text) for text in ("NaN}", "[" * 100_000, "9" * 5000 + "}")),
         envelope_of('{"a": ' + "9" * 5000 + "}"),
     ],
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ended_study import FAILED, add_outcomes, make_study
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 from small_plans import step
@@ -18,7 +19,7 @@ from study_on_disk import make_workspace
 from waiting import wait_until
 
 from merlin.dashboard.ended_pages import EndedPages
-from merlin.dashboard.measured import Details, ListedLine, Measured
+from merlin.dashboard.measured import Details, DetailsReader, ListedLine, Measured
 from merlin.dashboard.metric_families import METRICS, label_value, series_name
 from merlin.dashboard.metrics import MAX_STUDIES, exposition
 from merlin.dashboard.study_metrics import MAX_CLASSES, MAX_STEPS, REST
@@ -137,6 +138,15 @@ def test_a_study_is_shown_with_all_that_is_known_of_it(full: StudyPage) -> None:
 def test_every_metric_of_the_table_is_exported(full: StudyPage) -> None:
     exported = {name for name, _ in series(exposition(everything(full)))}
     assert exported == {series_name(name) for name in METRICS}
+
+
+def test_failures_of_another_kind_are_seen_although_there_are_as_many(tmp_path: Path) -> None:
+    study, reader, kinds = make_study(tmp_path / "study_20260101-000000"), DetailsReader(), []
+    for attempt, code in enumerate((3, 4)):
+        add_outcomes(study, 0, [FAILED], attempt=attempt, code=code, started=1000.0 + attempt)
+        page = StudyView(study.path).look()
+        kinds.append(set(reader.read([page])[page.workspace].failures))
+    assert kinds == [{("sim", "exit code 3")}, {("sim", "exit code 4")}]
 
 
 def test_a_study_that_is_over_does_not_seem_to_work(full: StudyPage) -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from ended_study import make_study
+from starlette.responses import PlainTextResponse
+from uvicorn.server import ServerState
+from waiting import wait_until
 
 from merlin.cli.dashboards import DashboardOptions, _announce, run_dashboard
 from merlin.cli.study_places import StudyPlaces
+from merlin.dashboard import serve
 from merlin.dashboard.addresses import Address
 from merlin.dashboard.hosts import host_names
 from merlin.dashboard.security import Door
@@ -184,16 +191,37 @@ def test_a_dashboard_on_the_network_comes_with_a_warning(capsys: pytest.CaptureF
 
 
 def test_a_browser_is_opened_only_where_there_is_a_display(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert "no display" in printed(capsys, HERE, opens=True)[1]
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("HOME", str(tmp_path))
     printed(capsys, HERE, opens=True)
-    from waiting import wait_until
+    wait_until(lambda: opened)
+    assert TOKEN not in opened[0]  # every user sees the command line of a browser
+    page = Path(opened[0].removeprefix("file://"))
+    assert f"url=http://127.0.0.1:8765/?token={TOKEN}" in page.read_text() and page.stat().st_mode & 0o77 == 0
 
-    wait_until(lambda: opened == [f"http://127.0.0.1:8765/?token={TOKEN}"])
+
+def test_a_connection_that_sends_no_request_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "FIRST_REQUEST_S", 0.05)
+
+    async def ask(text: bytes) -> bytes:
+        config = uvicorn.Config(PlainTextResponse("hello"), timeout_keep_alive=0)
+        config.load()
+        made = partial(serve._Connection, config=config, server_state=ServerState(), app_state={})
+        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(text)
+            answer = await reader.read()
+            writer.close()
+        return answer
+
+    assert asyncio.run(ask(b"GET / HTTP/1.1\r\nHost: ")) == b""
+    assert asyncio.run(ask(b"GET / HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")).endswith(b"hello")
 
 
 def test_without_the_extra_the_command_says_what_to_install(

@@ -133,3 +133,21 @@ def test_a_message_that_was_sent_twice_runs_once(worker: Admission, come: Come) 
     following = worker.left(running)
     assert following is not None
     assert worker.left(following) is None
+
+
+def test_of_two_messages_for_one_chunk_that_wait_together_one_is_let_in(
+    worker: Admission, come: Come, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide, small, inside = entered(worker, come("wide")), come("small"), []
+    for _ in range(4):
+        assert worker.enter(come("gpu")) is None
+
+    def wait(limit_s: float) -> None:
+        """Meanwhile a chunk ends, and the other message comes in."""
+        assert worker.left(wide) is None
+        inside.append(entered(worker, small))
+
+    monkeypatch.setattr(worker._lock, "wait", wait)
+    assert worker.enter(small) is None
+    assert worker.left(inside.pop()) is None
+    entered(worker, come("wide"))  # all cores are free again

@@ -207,6 +207,28 @@ def test_a_letter_that_cannot_be_dealt_with_does_not_cost_what_came_before(
     assert heir.owner.scheduler.counts()[first.instance].queued == 1
 
 
+def test_a_retry_that_is_due_while_no_slot_is_free_does_not_keep_the_owner_busy(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(step("sim", 3))
+    hands, waits = Hands(cluster), []
+    owner = own(cluster)
+    owner._workforce.next_count = float("inf")
+    owner.offer()
+    (chunk,) = hands.take()
+    owner.work(0.0)
+    later = Deferred(chunk=Chunk(instance="sim", lo=0, hi=1, retries=1), delay_s=-1.0)
+    hands.report(chunk, result=ChunkResult(chunk=chunk, runs=(), deferred=(later,)))
+    owner.work(0.0)
+    letters = owner._mailbox.letters
+    monkeypatch.setattr(owner._mailbox, "letters", lambda read, wait_s: waits.append(wait_s) or letters(read))  # type: ignore[func-returns-value]
+    owner.work(9.0)
+    assert waits == [9.0]
+    hands.take()
+    owner.work(0.0)
+    assert [again.retries for again in hands.take()] == [1]
+
+
 def test_a_study_that_failed_hard_is_interrupted_by_the_heir_of_an_owner_that_died_just_then(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,7 @@ def test_an_assignment_is_in_force_for_what_starts_and_for_nothing_afterwards(
     one = min(before)
     with Assignment(cores=(one,), variables={CUDA: "1", ZE: "0"}).in_force():
         assert os.sched_getaffinity(0) == {one}
-        assert (os.environ[CUDA], os.environ[ZE]) == ("1", "0")
+        assert (os.environ.pop(CUDA), os.environ.pop(ZE)) == ("1", "0")  # a function may do that
     assert os.sched_getaffinity(0) == before
     assert os.environ[CUDA] == "0,1"
     assert ZE not in os.environ

@@ -19,7 +19,7 @@ from waiting import wait_until
 
 from merlin.batch.contract import BatchScheduler, Job, JobState
 from merlin.batch.registry import scheduler_of
-from merlin.errors import SchedulerRefusedError, SchedulerUnreachableError, UsageError
+from merlin.errors import ExecutionError, SchedulerRefusedError, SchedulerUnreachableError, UsageError
 from merlin.execution.conductor import RunOptions
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.embedded import run_embedded
@@ -59,7 +59,7 @@ class FakeClient:
     def find(self, name: str) -> Job | None:
         return next((job for job in self.known.values() if job.name == name), None)
 
-    def jobs(self, ids: Collection[str]) -> dict[str, Job]:
+    def jobs(self, ids: Collection[str], *, is_urgent: bool = False) -> dict[str, Job]:
         self.num_questions += 1
         if self.error is not None:
             raise self.error
@@ -110,13 +110,13 @@ class Bench:
     def folder(self, number: int) -> JobFolder:
         return JobFolder(self.workspace, f"abc.{number}")
 
-    def end(self, number: int, *, outcome: int = OK, job: str = "") -> None:
+    def end(self, number: int, *, outcome: int = OK, job: str = "", note: str = "") -> None:
         """The job reports that all its tasks have ended."""
         folder = self.folder(number)
         chunk = folder.read().chunk
         runs = tuple((a, b, int(outcome)) for a, b in pieces_of(chunk))
         folder.write_report(
-            ChunkReport(chunk=chunk, worker="job", result=ChunkResult(chunk=chunk, runs=runs))
+            ChunkReport(chunk=chunk, worker="job", result=ChunkResult(chunk=chunk, runs=runs, note=note))
         )
 
 
@@ -257,6 +257,40 @@ def test_what_had_ended_when_the_walltime_was_over_counts(bench: Callable[..., B
     assert at.scheduler.counts()["sim"].ok == 3
 
 
+@pytest.mark.parametrize(
+    ("state", "cut_off"), [(JobState.TIMEOUT, (1,)), (JobState.CANCELLED, ()), (JobState.UNKNOWN, ())]
+)
+def test_a_job_that_a_signal_has_ended_blames_a_task_only_if_its_scheduler_says_that_this_was_its_limit(
+    bench: Callable[..., Bench], state: JobState, cut_off: tuple[int, ...]
+) -> None:
+    at = bench(4)
+    at.rounds(2)
+    folder = at.folder(1)
+    folder.claim()
+    runs = ((0, 1, int(OK)), (1, 2, int(Outcome.INTERRUPTED)))
+    folder.write_report(ChunkReport(chunk=folder.read().chunk, worker="job", done=runs, is_interrupted=True))
+    assert at.rounds(3) == []
+    at.client.end("1", state)
+    (report,) = at.rounds(3)
+    assert (report.is_interrupted, report.cut_off) == (True, cut_off)
+    assert at.scheduler.counts()["sim"].ok == 1
+
+
+def test_a_job_of_another_cluster_with_the_same_id_is_neither_believed_nor_cancelled(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(8)
+    at.rounds(4)
+    at.client.known["1"] = Job(id="1", name="other", state=JobState.RUNNING)
+    (report,) = at.rounds(3)
+    assert (report.chunk.lease, report.is_interrupted) == ("abc.1", True)
+    assert "its id is that of the job other" in " ".join(at.jobs.notes())
+    at.rounds(2)
+    at.scheduler.stop("interrupted", now=True)
+    at.rounds(3)
+    assert sorted(at.client.cancelled) == ["2", "3"]
+
+
 def test_jobs_that_end_before_they_begin_stop_the_study_with_what_they_said(
     bench: Callable[..., Bench],
 ) -> None:
@@ -295,6 +329,23 @@ def test_a_report_that_is_garbage_leaves_the_ledger_to_decide(bench: Callable[..
     assert at.scheduler.is_complete
 
 
+def test_a_report_that_names_a_file_whose_name_is_no_text_counts(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    at.rounds(2)
+    at.end(1, note="b\udcff.txt is missing")
+    (report,) = at.rounds(2)
+    assert report.result is not None and report.result.note == "b\udcff.txt is missing"
+
+
+@pytest.mark.parametrize("name", ["no\xa0break", "no\ttab"])
+def test_a_path_that_no_job_script_can_hold_ends_the_run_with_a_clear_error(
+    tmp_path: Path, name: str
+) -> None:
+    at = Bench(make_workspace(tmp_path / name, step("sim", 4, resources=JOBS)))
+    with pytest.raises(ExecutionError, match=r"(?s)step 'sim' cannot have batch jobs: the output .* no '\\"):
+        at.rounds(1)
+
+
 def test_a_scheduler_that_refuses_every_job_stops_the_study(bench: Callable[..., Bench]) -> None:
     at = bench(4)
     at.client.error = SchedulerRefusedError("sbatch: invalid partition")
@@ -325,6 +376,18 @@ def test_a_stop_gives_up_what_waits_and_lets_what_runs_end(bench: Callable[..., 
     at.end(1)
     at.rounds(2)
     assert (at.scheduler.counts()["sim"].ok, at.scheduler.num_running) == (4, 0)
+
+
+def test_a_stop_in_the_pause_between_submissions_does_not_keep_the_run_awake(
+    bench: Callable[..., Bench],
+) -> None:
+    at = bench(8)
+    at.rounds(2)
+    at.folder(1).claim()
+    at.scheduler.stop("enough")
+    at.rounds(1, seconds=0.5)
+    wakeup = at.jobs.next_wakeup(at.now)
+    assert wakeup is not None and wakeup > at.now
 
 
 def test_an_interrupt_cancels_all_jobs_and_waits_only_a_moment(bench: Callable[..., Bench]) -> None:

@@ -11,9 +11,11 @@ from small_plans import same, step
 from small_slurm import SmallSlurm
 from waiting import wait_until
 
-from merlin.execution.distributed import ownership
+from merlin.errors import SchedulerUnreachableError
+from merlin.execution.distributed import control, ownership
 from merlin.execution.distributed.control import cancel_step_jobs
 from merlin.execution.distributed.ownership import Ownership
+from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.job_folder import all_jobs
 
 JOBS = {"batch.submit": True, "batch.type": "slurm", "batch.tasks_per_job": 4}
@@ -83,6 +85,35 @@ def test_a_cancelled_study_leaves_no_job(tmp_path: Path, slurm: SmallSlurm) -> N
     assert cancel_step_jobs(cluster.workspace) == 1
     assert [slurm.state(job) for job in slurm.jobs()] == ["CANCELLED"]
     assert all_jobs(cluster.workspace) == []
+    owner.close()
+
+
+def test_a_cancel_that_the_scheduler_does_not_answer_can_be_repeated(
+    tmp_path: Path, slurm: SmallSlurm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(tmp_path, step("sim", 4, command="sleep 1000", resources=JOBS)).publish()
+    owner = own(cluster)
+    wait_until(lambda: owner.work(0.0) or any(job.id for job in all_jobs(cluster.workspace)), cluster.show)
+    registry = cluster.tools().backend.registry
+    about = {
+        "name": "w",
+        "host": "h",
+        "pid": 1,
+        "queues": [],
+        "concurrency": 1,
+        "started": 0.0,
+        "version": "",
+    }
+    registry.beat(WorkerInfo(**about))  # type: ignore[arg-type]
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(tmp_path))
+        without.setattr(control, "make_tools", lambda config: cluster.tools())
+        with pytest.raises(SchedulerUnreachableError):
+            control.cancel(cluster.workspace, cluster.config)
+    assert [command.op for command in registry.receive("w")[0]] == ["drop"]
+    assert all_jobs(cluster.workspace) == []  # it may commit nothing more
+    assert [cancel_step_jobs(cluster.workspace) for _ in range(2)] == [1, 0]
+    assert [slurm.state(job) for job in slurm.jobs()] == ["CANCELLED"]
     owner.close()
 
 

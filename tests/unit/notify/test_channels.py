@@ -218,7 +218,14 @@ def test_an_error_never_holds_what_a_variable_stands_for() -> None:
         send("apprise", "json://user:${TOKEN}@127.0.0.1:1", environment=environment)
     with pytest.raises(NotifyError) as scheme:
         send("webhook", "$TOKEN", environment=environment)
-    assert "s3cret" not in f"{webhook.value}{apprise.value}{scheme.value}"
+    with pytest.raises(NotifyError) as bare:
+        send("apprise", "$TOKEN", environment=environment)
+    with pytest.raises(
+        NotifyError
+    ) as cut:  # 300 characters of what it printed are shown, from within the secret on
+        send("command", "printf '%s%0298d' $TOKEN 0 >&2; exit 1", environment=environment)
+    assert "no ://" in str(bare.value) and "et0" not in str(cut.value)
+    assert "s3cret" not in f"{webhook.value}{apprise.value}{scheme.value}{bare.value}"
 
 
 def test_a_variable_that_is_not_set_is_named_and_not_tried_again() -> None:

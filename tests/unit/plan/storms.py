@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from random import Random
 
@@ -95,12 +96,15 @@ class World:
         self.write()
         if self.mishap(0.05):
             return self.take_over()
-        chunks = self.owner.offers(
-            {"cpu": 3, "gpu": 1},
-            self.now,
-            self.random.randint(1, 5),
-            machines={"cpu": [(4, 1)], "gpu": [(2, 1)]},
+        offers = partial(
+            self.owner.offers, {"cpu": 3, "gpu": 1}, self.now, machines={"cpu": [(4, 1)], "gpu": [(2, 1)]}
         )
+        chunks = offers(limit=self.random.randint(1, 5))
+        wakeup = self.owner.scheduler.next_wakeup()
+        if (
+            wakeup is not None and wakeup <= self.now
+        ):  # then it waits for room, and nobody has to wake up for it
+            assert offers(limit=99) == []
         if self.mishap(0.05):
             return self.take_over()
         for chunk in chunks:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from merlin.base.text import path_safe
 from merlin.batch.local import Local
 from merlin.errors import SpecError
 from merlin.plan.dependencies import topological_order
@@ -278,6 +279,38 @@ def test_resources_from_parameters_are_numbers_again(plan_of):
     assert [i.command for i in plan.instances] == [" x", "mpirun -np 4 x"]
 
 
+@pytest.mark.parametrize(
+    ("run", "values", "resources"),
+    [
+        ("gpus: $(P)", "[0.5]", {"gpus": 0.5}),
+        ("exclusive: $(P)", "[yes]", {"exclusive": True}),
+        ("batch: {submit: $(P), bank: $(P)}", "['1']", {"batch.submit": True, "batch.bank": 1}),
+        ("reservation: $(P)", "['007']", {"reservation": "007"}),
+    ],
+)
+def test_resources_from_parameters_have_the_types_of_written_ones(plan_of, run, values, resources):
+    study = f"study: [{{name: a, run: {{cmd: x, {run}}}}}]"
+    plan = plan_of(study, f"global.parameters: {{P: {{values: {values}}}}}")
+    assert plan.instances[0].resources == resources
+
+
+@pytest.mark.parametrize(
+    ("run", "value", "message"),
+    [
+        ("procs: $(P)", "0", "run.procs: must be at least 1"),
+        ("gpus: $(P)", "-1", "run.gpus: must be at least 0"),
+        ("gpus: $(P)", "x", "run.gpus: 'x' is not a number"),
+        ("exclusive: {launcher: $(P)}", "x", "'x' is neither true nor false"),
+        ("walltime: $(P)", "soon", "walltime 'soon' is not a time"),
+    ],
+)
+def test_resources_from_parameters_are_checked_as_written_ones(plan_of, run, value, message):
+    study = f"study: [{{name: a, run: {{cmd: x, {run}}}}}]"
+    with pytest.raises(SpecError, match=message) as caught:
+        plan_of(study, f"global.parameters: {{P: {{values: [{value}]}}}}")
+    assert caught.value.diagnostics[0].col == study.index("$(P)") + 1
+
+
 def test_a_step_has_the_batch_settings_of_the_study_unless_it_has_its_own(plan_of):
     plan = plan_of(
         """
@@ -304,13 +337,13 @@ def test_a_step_has_the_batch_settings_of_the_study_unless_it_has_its_own(plan_o
 
 
 def test_a_scheduler_that_only_a_parameter_names_must_exist(plan_of):
-    with pytest.raises(SpecError, match="step 'a': there is no scheduler 'slrum'"):
-        plan_of(
-            """
-            study: [{name: a, description: d, run: {cmd: x, batch: {type: $(P)}}}]
-            global.parameters: {P: {values: [slurm, slrum], label: P.%%}}
-            """
-        )
+    parameters = "global.parameters: {P: {values: [slurm, slrum], label: P.%%}}"
+    for study, message in (
+        ("study: [{name: a, run: {cmd: x, batch: {type: $(P)}}}]", "run.batch.type: 'slrum' is not allowed"),
+        ('study: [{name: a, run: {cmd: "x $(P)"}}]\nbatch: {type: $(P)}', "there is no scheduler 'slrum'"),
+    ):
+        with pytest.raises(SpecError, match=f"step 'a': {message}"):
+            plan_of(study, parameters)
 
 
 @pytest.mark.parametrize(
@@ -405,3 +438,88 @@ def test_a_circle_is_an_error():
 def test_what_a_vlauncher_reads_is_declared_before_the_command(text, shell, declared):
     resources = {"procs": 8, "cores per task": 2}
     assert declare_vlauncher(text, resources, shell) == declared + text
+
+
+def test_variables_are_filled_into_the_values_and_labels_of_parameters(plan_of, tmp_path):
+    plan = plan_of(
+        """
+        study:
+          - {name: a, run: {cmd: "cat $(DECK) $(DECK.label)"}}
+          - {name: f, run: {function: "m:f"}}
+        """,
+        "env: {dependencies: {paths: [{name: DECKS, path: $(SPECROOT)/decks}]}}",
+        "global.parameters: {DECK: {values: [$(SPECROOT)/a.txt, $(DECKS)/b.txt], label: [a, 'b in $(DECKS)']}}",
+    )
+    a, b = f"{tmp_path}/a.txt", f"{tmp_path}/decks/b.txt"
+    scripts = [i.command for i in plan.instances if i.step == "a"]
+    assert scripts == [f"cat {a} a", f"cat {b} b in {tmp_path}/decks"]
+    assert [i.params for i in plan.instances] == [{"DECK": a}, {"DECK": b}] * 2
+    assert plan.instances[1].id == "a/" + path_safe(f"b in {tmp_path}/decks")
+
+
+@pytest.mark.parametrize("rest", ["cmd: echo $(P)", "cmd: x, restart: echo $(P)", 'function: "m:f"'])
+def test_a_label_may_be_as_long_as_names_of_files(plan_of, rest):
+    study = f"study: [{{name: s, run: {{{rest}}}}}]"
+    most = 255 - len("P.") - (0 if "function" in rest else len("s_.out"))
+    most -= len(".restart") if "restart" in rest else 0
+    assert plan_of(study, f"global.parameters: {{P: {{values: [{'x' * most}]}}}}").instances
+    with pytest.raises(SpecError, match="256 bytes") as caught:
+        plan_of(study, f"global.parameters: {{P: {{values: [{'x' * (most + 1)}]}}}}")
+    assert "shorter labels" in caught.value.diagnostics[0].hint
+
+
+def test_sources_are_a_part_of_the_scripts_and_use_parameters_as_these_do(plan_of):
+    plan = plan_of(
+        """
+        env: {sources: ["export D=$(a.workspace) P=$(P)"]}
+        study:
+          - {name: a, run: {cmd: "echo $(P)"}}
+          - {name: b, run: {cmd: x, depends: [a_*]}}
+          - {name: c, run: {cmd: x, shell: python3}}
+        """,
+        "global.parameters: {P: {values: [1, 2]}}",
+    )
+    found = by_id(plan)
+    assert list(found) == ["a/P.1", "a/P.2", "b/P.1", "b/P.2", "c"]
+    assert found["b/P.2"].command == f"export D={WORKSPACE}/a P=2\nx"
+
+
+def test_a_batch_setting_from_a_parameter_needs_steps_that_use_it(plan_of):
+    parts = "batch: {type: slurm, bank: $(P)}", "global.parameters: {P: {values: [1]}}"
+    assert (
+        plan_of('study: [{name: a, run: {cmd: "x $(P)"}}]', *parts).instances[0].resources["batch.bank"] == 1
+    )
+    with pytest.raises(SpecError, match="step 'a' does not use this parameter"):
+        plan_of("study: [{name: a, run: {cmd: x}}]", *parts)
+
+
+def test_an_expression_that_a_value_of_a_parameter_breaks_is_an_error_in_its_place(plan_of):
+    fields = "{y: {file: y.npy}, z: {expression: y * $(P)}}"
+    with pytest.raises(SpecError, match=r"cannot read 'y \* 10 kV'") as caught:
+        plan_of(
+            "study:",
+            "- {name: a, run: {cmd: x}}",
+            f"- {{name: b, run: {{depends: [a], aggregate: {{fields: {fields}}}}}}}",
+            "global.parameters: {P: {values: [10 kV]}}",
+        )
+    assert caught.value.diagnostics[0].line == 4
+
+
+def test_a_label_that_names_no_directory_is_refused(plan_of):
+    with pytest.raises(SpecError, match=r"the label '\.\.' of P gives step s no directory of its own"):
+        plan_of(
+            'global.parameters: {P: {values: [..], label: "%%"}}',
+            "study: [{name: s, description: d, run: {cmd: echo $(P)}}]",
+        )
+
+
+def test_no_step_is_called_as_the_end_of_a_data_set(plan_of):
+    aggregate = "aggregate: {from: sim, fields: {y: {file: y.npy}}}"
+    steps = (
+        "{name: sim, description: d, run: {cmd: echo $(X0)}}",
+        f"{{name: data, description: d, run: {{depends: [sim], {aggregate}}}}}",
+        "{name: data.manifest, description: d, run: {cmd: x}}",
+    )
+    for order in (steps, steps[::-1]):
+        with pytest.raises(SpecError, match=r"'data\.manifest' is a step, and is the end of the data set"):
+            plan_of(SAMPLES, f"study: [{', '.join(order)}]")

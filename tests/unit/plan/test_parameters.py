@@ -2,8 +2,10 @@
 
 import pytest
 
+from merlin.base.text import path_safe
+from merlin.base.yaml_text import yaml_text
 from merlin.errors import UsageError
-from merlin.plan.parameters import combinations, path_safe
+from merlin.plan.parameters import as_block, combinations
 from merlin.spec.model import Document
 
 
@@ -63,6 +65,34 @@ def test_a_generator_file_replaces_the_parameters(tmp_path):
     path.write_text(GENERATOR)
     combos = combinations(document(), path, ["NUM: 3"], {"WHERE": "here"})
     assert [combo.label(["A", "B"]) for combo in combos] == ["A.0.B.here", "A.1.B.here", "A.2.B.here"]
+
+
+NUMPY = """
+import numpy as np
+from maestrowf.datastructures.core import ParameterGenerator
+
+def get_custom_generator(env):
+    generator = ParameterGenerator()
+    generator.add_parameter("F", list(np.linspace(0, 1, 2)), "F.%%")
+    generator.add_parameter("S", list(np.array([0.1, 1e-5], np.float32)), "S.%%")
+    generator.add_parameter("I", list(np.arange(2)), "I.%%")
+    generator.add_parameter("B", list(np.array([True, False])), "B.%%")
+    generator.add_parameter("T", list(np.array(["a", "b"])), "T.%%")
+    return generator
+"""
+
+
+def test_numbers_of_numpy_become_those_of_python(tmp_path):
+    path = tmp_path / "pgen.py"
+    path.write_text(NUMPY)
+    combos = combinations(document(), path)
+    assert [list(combo.values.values()) for combo in combos] == [
+        [0.0, 0.1, 0, True, "a"],
+        [1.0, 1e-5, 1, False, "b"],
+    ]
+    assert {type(value) for combo in combos for value in combo.values.values()} == {float, int, bool, str}
+    assert combos[1].label("FSIBT") == "B.False.F.1.0.I.1.S.1e-05.T.b"
+    assert "F:\n  values: [0.0, 1.0]" in yaml_text(as_block(combos))
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,17 @@ def test_of_several_sources_that_have_fewer_tasks_the_data_set_is_made_anew() ->
     a, b, data = change.instances
     assert a.taken == b.taken == {PRESENT: ((0, 8),)} and not (a.again or b.again)
     assert data.why == ("its rows have other numbers",) and data.again == ((0, 4),)
+
+
+def test_splits_in_another_order_have_other_samples() -> None:
+    old = study()
+    instances = []
+    for each in old.instances:
+        data = each.aggregate
+        instances.append(
+            each if data is None else replace(each, aggregate=replace(data, splits=data.splits[::-1]))
+        )
+    new = replace(old, instances=tuple(instances))
+    change = find_change(old, new, ENDED, lambda instance, task: True)
+    assert [each.again for each in change.instances] == [(), (), ((0, 1),)]
+    assert change.instances[2].why[0].startswith("order of splits: ")

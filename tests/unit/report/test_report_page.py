@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from reported_study import OK, ReadPage, add_training_run, chunk, fill, prepare, write
+from reported_study import FAILED, OK, SPEC, ReadPage, add_training_run, chunk, event, fill, prepare, write
 
 from merlin.report import room
 from merlin.report.page import report_html, write_report
 from merlin.report.samples import summarise_samples
+from merlin.report.sections.reproduce import without_update
+from merlin.spec.load import load_spec
 from merlin.workspace.directory import Workspace
+from merlin.workspace.extend import prepare_extension
+from merlin.workspace.options import StudyOptions
 
 HOSTILE = '</pre><script>alert("tail")</script><img src=x onerror=alert(1)>'
 
@@ -62,6 +67,54 @@ def test_it_says_where_the_study_comes_from_and_how_to_run_it_again(study: Works
         assert known in words
     assert f"merlin restart {study.path} --failed" in words
     assert "# flights & their judges" in words, "the spec is there as it was written"
+
+
+def test_it_says_what_to_do_if_the_study_does_not_go_on(tmp_path: Path) -> None:
+    workspace = prepare(tmp_path)
+    write(
+        workspace,
+        event("run_started", 0, workers=1),
+        chunk("launch/FUEL.solid", 0, [FAILED] * 2, at=1),
+        event("run_stopped", 6, reason="max_failures: 2 of 8 tasks of step 'launch' failed"),
+    )
+    words = " ".join(ReadPage(report_html(workspace)).words.split())
+    assert "it has stopped: max_failures: 2 of 8 tasks" in words
+    assert "Or finish this one. What failed would stop it again." in words
+    assert f"update the study:merlin run SPEC --update {workspace.path}" in words
+
+
+@pytest.mark.parametrize(
+    ("given", "anew"),
+    [
+        ("merlin run rockets.yaml --vars A=1 B=2 -y", "merlin run rockets.yaml --vars A=1 B=2"),
+        ("merlin run rockets.yaml --update w_1 --local --yes", "merlin run rockets.yaml --local"),
+        (
+            "merlin run --update=w_1 --changed-code --keep launch judge rockets.yaml",
+            "merlin run rockets.yaml",
+        ),
+        (
+            "merlin run sub/rockets.yaml --update w_1 --keep launch --vars A=1",
+            "merlin run sub/rockets.yaml --vars A=1",
+        ),
+        ("python study.py --update", "python study.py --update"),
+    ],
+)
+def test_what_an_update_has_made_is_made_anew_by_a_run(given: str, anew: str) -> None:
+    assert without_update(given, "rockets.yaml") == anew
+
+
+def test_an_extended_study_is_reproduced_with_its_extensions(study: Workspace) -> None:
+    more = SPEC.replace("num: 8", "num: 12")
+    (study.path.parent / "rockets.yaml").write_text(more)
+    spec = load_spec(study.path.parent / "rockets.yaml", variables={"OUTPUT_PATH": str(study.path.parent)})
+    extension = prepare_extension(spec, StudyOptions(), study)
+    assert extension is not None
+    about = json.loads((extension.info / "provenance.json").read_text())
+    about |= {"command": "merlin run rockets.yaml --extend rockets_1", "directory": "/home/me"}
+    (extension.info / "provenance.json").write_text(json.dumps(about))
+    words = " ".join(ReadPage(report_html(study)).words.split())
+    assert "cd /home/me merlin run rockets.yaml --extend rockets_1" in words
+    assert "24 tasks in 2 instances" in words
 
 
 def test_columns_and_parameters_have_their_values(study: Workspace) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import ExportOptions
 from merlin.shards.export.formats import FORMATS, exporter_of, make_exporter
+from merlin.shards.export.mds import MdsExporter
 from merlin.shards.export.run import export
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -30,11 +31,11 @@ def kinds(tmp_path_factory) -> Made:
     return make_kinds(tmp_path_factory.mktemp("kinds"))
 
 
-def export_to(made: Made, out: Path, to: str, **more) -> dict:
+def export_to(made: Made, out: Path, to: str, overwrite: bool = False, **more) -> dict:
     more.setdefault("samples_per_file", 25)
     if to == "lbann":
         more.setdefault("fields", LBANN_FIELDS)
-    return export(made.path, out, ExportOptions(format=to, **more))
+    return export(made.path, out, ExportOptions(format=to, **more), overwrite=overwrite)
 
 
 def flat_name(column: str) -> str:
@@ -241,6 +242,23 @@ def test_a_killed_export_goes_on_and_ends_in_the_same_files(kinds, tmp_path, to,
     assert not list((tmp_path / "cut").glob("*.tar.*.tmp"))
 
 
+def test_what_a_killed_zstd_export_left_is_removed(kinds, tmp_path, monkeypatch):
+    write_raw, begun = MdsExporter._write_raw, []
+
+    def stops(self, path, lo, hi):
+        begun.append(path)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        write_raw(self, path, lo, hi)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(MdsExporter, "_write_raw", stops)
+        export_to(kinds, tmp_path, "mds", compression="zstd")
+    begun[1].write_bytes(b"half")
+    told = export_to(kinds, tmp_path, "mds", compression="zstd")
+    assert {"export.json", "index.json", *(f["file"] for f in told["files"])} == set(names_in(tmp_path))
+
+
 def test_a_file_that_was_lost_is_written_again(kinds, tmp_path):
     told = export_to(kinds, tmp_path, "npz")
     lost = tmp_path / told["files"][1]["file"]
@@ -279,6 +297,55 @@ def test_other_options_are_another_export(kinds, tmp_path):
     told = export(kinds.path, tmp_path, ExportOptions(format="parquet"), overwrite=True)
     assert not list(tmp_path.glob("*.npz")) and (tmp_path / "mine.txt").exists()
     assert told["files"][0]["file"] == "data/samples_00000.parquet"
+
+
+@pytest.mark.parametrize("format", ["npz", "zarr", "lbann"])
+def test_an_export_stays_until_the_files_that_replace_it_are_complete(kinds, tmp_path, monkeypatch, format):
+    out = tmp_path / "out"
+    export_to(kinds, out, "parquet")
+    before = {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    options = ExportOptions(format=format, fields=("energy", "count"), samples_per_file=4)
+    exporter = type(make_exporter(kinds.path, options))
+    write_part = exporter.write_part
+
+    def fail_at_the_second(self, directory, number, error=ShardError):
+        if number == 1:
+            raise error("row 5 is damaged")
+        return write_part(self, directory, number)
+
+    with monkeypatch.context() as patch, pytest.raises(ShardError, match="row 5"):
+        patch.setattr(exporter, "write_part", fail_at_the_second)
+        export(kinds.path, out, options, overwrite=True)
+    assert {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(
+            exporter, "write_part", lambda *args: fail_at_the_second(*args, error=KeyboardInterrupt)
+        )
+        export(kinds.path, out, options, overwrite=True)
+    assert all((out / name).read_bytes() == data for name, data in before.items())
+
+    written = []
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter, "write_part", lambda *args: written.append(args[2]) or write_part(*args))
+        export(kinds.path, out, options, overwrite=True)
+    assert 0 not in written and 1 in written  # the first file was there
+    export_to(kinds, tmp_path / "new", format, fields=("energy", "count"), samples_per_file=4)
+    assert names_in(out) == names_in(tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["../thesis.tex", "/etc/passwd"])
+def test_an_export_of_somebody_else_removes_nothing_outside(kinds, tmp_path, name):
+    out = tmp_path / "out"
+    export_to(kinds, out, "npz")
+    description = json.loads((out / "export.json").read_text())
+    (out / "export.json").write_text(json.dumps(description | {"described_by": [name]}))
+    with pytest.raises(ShardError, match=f"lists {name}, which is not in the directory"):
+        export_to(kinds, out, "npz", fields=("energy",), overwrite=True)
+
+
+def names_in(directory):
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*"))
 
 
 def test_a_directory_with_something_else_is_left_alone(kinds, tmp_path):

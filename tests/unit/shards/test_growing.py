@@ -8,7 +8,7 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import NotADataSetError, ShardError
-from merlin.ledger.records import RangeRecord
+from merlin.ledger.records import RESET, RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
@@ -190,6 +190,21 @@ def test_rows_of_an_extension_follow_those_of_all_parameters(tmp_path):
         np.testing.assert_array_equal(ens.parameters["A"][:], [1] * 12 + [2] * 12 + [1] * 8 + [2] * 8)
 
 
+def test_an_extension_without_rows_has_the_input_types_of_the_study(tmp_path):
+    study = make_study(tmp_path / "ws", num=40)
+    extension = make_extension(study, 1, 25, 40, 40, 2)
+    for each, num in ((study, 40), (extension, 25)):
+        texts = np.array([(i, f"mode {i}") for i in range(num)], [("x", "f8"), ("y", "U8")])
+        np.save(each.workspace.info / "samples.npy", texts)
+    extension.not_run = {(0, t) for t in range(25)}
+    run(study)
+    publish(study)
+    run(extension, first=40)
+    publish(extension)
+    data = read_manifest(study.directory)
+    assert (data.counts.ok, data.counts.missing) == (40, 25) and verify(study.directory).ok
+
+
 def test_splits_stay_when_samples_are_added(tmp_path):
     study, extension = grown(tmp_path)
     with merlin.open_shards(study.directory) as ens:
@@ -216,6 +231,23 @@ def test_parts_come_out_as_they_went_in(tmp_path):
     assert stored == parts
 
 
+def test_fields_in_another_order_keep_their_statistics(tmp_path):
+    study, extension = grown(tmp_path)
+    aggregate = extension.aggregate.aggregate
+    turned = replace(aggregate, fields=aggregate.fields[::-1])
+    plan = extension.workspace.plan
+    instances = tuple(i if i.aggregate is None else replace(i, aggregate=turned) for i in plan.instances)
+    extension.workspace = Workspace(extension.workspace.path, replace(plan, instances=instances))
+    extension.aggregate = extension.workspace.instance("collect")
+    extension.manifest = extension.workspace.instance("collect.manifest")
+    run(extension, first=40)
+    publish(extension)
+    before = read_manifest(study.directory)
+    publish(study)  # takes the parts out, and merges them again
+    after = read_manifest(study.directory)
+    assert after.fields == before.fields and after.columns == before.columns and verify(study.directory).ok
+
+
 def test_a_part_is_replaced_when_its_study_runs_again(tmp_path):
     study, extension = grown(tmp_path, not_run={(0, 7)})
     extension.failures = {(0, 3): "bad"}
@@ -234,18 +266,32 @@ def test_a_part_is_replaced_when_its_study_runs_again(tmp_path):
     assert verify(study.directory).ok
 
 
-def test_an_extension_waits_for_the_study_before_it(tmp_path):
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_an_extension_waits_for_the_study_before_it(tmp_path, is_recorded):
     study = make_study(tmp_path / "ws", num=40)
     extension = make_extension(study, 1, 25, 40, 40, 2)
     run(extension, first=40)
     publish(extension)
-    mark_manifest_done(extension)
+    if is_recorded:
+        mark_manifest_done(extension)  # else it still cleans up, or was killed while it did
     with pytest.raises(NotADataSetError):
         read_manifest(study.directory)
     run(study)
     publish(study)  # takes in what waited for it
     assert read_manifest(study.directory).counts.ok == 65
     assert verify(study.directory).ok
+
+
+def test_an_extension_that_runs_again_does_not_wait_any_more(tmp_path):
+    study = make_study(tmp_path / "ws", num=40)
+    extension = make_extension(study, 1, 25, 40, 40, 2)
+    run(extension, first=40)
+    publish(extension)
+    with LedgerWriter(extension.workspace.ledger_dir, "w2", sync=False) as ledger:
+        ledger.append(RangeRecord(instance="sim", lo=3, hi=4, outcome=RESET))
+    run(study)
+    publish(study)
+    assert read_manifest(study.directory).counts.planned == 40
 
 
 def test_a_second_extension_waits_for_the_first(tmp_path):

@@ -374,6 +374,40 @@ def test_the_samples_that_a_file_calls_failed_are_left_out(tmp_path):
     assert import_([tmp_path / "a.h5"], inferred, tmp_path / "again").counts.ok == 3
 
 
+@pytest.mark.parametrize(
+    ("field", "kept", "cause"),
+    [
+        ("dtype: float64", [1, 1.5, 2.75, 300, 4.5], "expected float64, found 'abc'"),
+        ("dtype: uint8", [1], "expected uint8, found float64"),
+        ("kind: text", ["1", "1.5", "2.75", "abc", "300", "4.5"], None),
+    ],
+)
+def test_samples_in_groups_may_have_values_of_several_types(tmp_path, field, kept, cause):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, value in enumerate((1, 1.5, 2.75, "abc", np.int16(300), "4.5")):
+            file[f"s{i}/x"] = value
+    text = f"samples: groups\nbad_values: drop\nfields: {{x: {{{field}}}}}"
+    data = import_([tmp_path / "a.h5"], text, tmp_path / "out")
+    assert not cause or f"fields x: {cause}" in {group.cause for group in data.failures}
+    with open_shards(tmp_path / "out") as ens:
+        assert list(ens["x"][:]) == kept
+
+
+def test_numbers_become_text_where_text_is_wanted(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.array([0.1, 2], "f4"), y=[1, 2])
+    np.savez(tmp_path / "b.npz", x=["a", "b"], y=[3, 4])
+    with h5py.File(tmp_path / "c.h5", "w") as file:
+        file["y"] = [1, 2]
+    import_(
+        [tmp_path / "a.npz", tmp_path / "b.npz"], "inputs: [x]\nfields: {y: {kind: text}}", tmp_path / "one"
+    )
+    with open_shards(tmp_path / "one") as ens:
+        assert list(ens.inputs["x"][:]) == ["0.1", "2.0", "a", "b"] and list(ens["y"][:]) == list("1234")
+    import_([tmp_path / "c.h5"], "fields: {y: {kind: text}}", tmp_path / "two")
+    with open_shards(tmp_path / "two") as ens:
+        assert list(ens["y"][:]) == ["1", "2"]
+
+
 def test_ids_that_begin_late_are_kept(tmp_path):
     np.savez(tmp_path / "a.npz", y=np.arange(4.0), id=[5000, 5001, 5003, 5004])
     data = import_(

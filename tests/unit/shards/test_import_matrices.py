@@ -59,6 +59,13 @@ def test_a_matrix_of_inputs_becomes_a_column_for_each_of_its_numbers(tmp_path, s
         np.testing.assert_allclose(ens["y"][:], z.sum(axis=1))
 
 
+def test_columns_that_begin_with_whole_numbers_may_go_on_with_others(tmp_path):
+    (tmp_path / "a.csv").write_text("y,p0,p1\n" + "1,2,3\n" * 1000 + "1,2.5,3\n")
+    import_([tmp_path / "a.csv"], "inputs: {z: {key: p*}}\nfields: {y: }", tmp_path / "out")
+    with open_shards(tmp_path / "out") as ens:
+        assert ens.inputs["z0"][998:].tolist() == [2, 2, 2.5]
+
+
 def test_a_matrix_is_unpacked_once_for_all_of_its_columns(tmp_path, monkeypatch):
     from merlin.shards.importing.arrays import NpzFile
 

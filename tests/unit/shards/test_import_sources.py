@@ -141,6 +141,12 @@ def test_groups_without_the_data_set_of_success(tmp_path):
         opened(tmp_path / "a.h5", "groups", "okay")
 
 
+def test_text_of_groups_in_every_form(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["s0/t"], file["s1/t"], file["s2/t"] = "ä", ["ä"], np.array([b"a", b"b"])
+    assert read(opened(tmp_path / "a.h5", "groups"), "t", 0, 3).tolist() == ["ä", "ä", "ab"]
+
+
 CSV = 'x,y,name\n1.5,2,"a, b"\n,3,c\n\n2.5,4,d\n'
 
 
@@ -162,6 +168,17 @@ def test_csv_without_titles_and_series_of_columns(tmp_path):
     (tmp_path / "b.csv").write_text("t,p0,p1\n9,1,2\n9,3,4\n")
     source = opened(tmp_path / "b.csv")
     assert source.facts("p*").shape == (2,) and read(source, "p*", 0, 2).tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_first_row_that_may_be_titles_or_values_is_refused_for_columns_by_number(tmp_path):
+    for name, text in (("a.csv", "0.1,run 0\n0.2,run 1\n"), ("b.csv", "0.1,n/a\n0.2,5\n")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UsageError, match=rf"{name}: the first row holds numbers and text"):
+            opened(tmp_path / name).facts("0")
+    (tmp_path / "c.csv").write_text("0,1,y\n3,4,5\n")  # as pandas writes columns without names
+    assert read(opened(tmp_path / "c.csv"), "1", 0, 1).tolist() == [4]
+    (tmp_path / "d.csv").write_text("x,y\n3,4\n")
+    assert read(opened(tmp_path / "d.csv"), "1", 0, 1).tolist() == [4]
 
 
 def test_rows_of_tables_as_other_programs_write_them(tmp_path):
@@ -257,6 +274,32 @@ def test_parquet(tmp_path):
     assert source.facts("m").shape == (2, 2) and read(source, "m", 3, 6)[0, 0, 0] == 12
     with pytest.raises(ShardError, match="'when' holds timestamp"):
         source.facts("when")
+
+
+def test_a_null_inside_of_a_list_is_a_bad_value_unless_it_can_be_nan(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    pairs = pa.list_(pa.int64(), 2)
+    table = pa.table(
+        {
+            "i": pa.array([[1, 2], [], None, [3, None], [4]], pa.list_(pa.int64())),
+            "b": pa.array([[True], [None], [], None, [False]], pa.list_(pa.bool_())),
+            "x": pa.array([[1], [None], [], None, [2]], pa.list_(pa.float64())),
+            "p": pa.array([[[1, 2], None], [], None, [[3, None]], [[5, 6], [7, 8]]], pa.list_(pairs)),
+            "f": pa.array([[1, 2], None, [3, None], [5, 6], [7, 8]], pairs),
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=3)
+    source = opened(tmp_path / "a.parquet")
+    row, item = "the value is missing", "one of its values is missing"
+    expected = {
+        "i": {2: row, 3: item}, "b": {1: item, 3: row}, "x": {3: row}, "p": {0: item, 2: row, 3: item},
+        "f": {1: row, 2: item},
+    }  # fmt: skip
+    for key, problems in expected.items():
+        assert source.problems(key, 0, 5, source.facts(key)) == problems
+    assert source.problems("i", 1, 4, source.facts("i")) == {2: row, 3: item}
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.h5", "a.parquet"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from functools import partial
 from html.parser import HTMLParser
 
 import numpy as np
@@ -19,8 +20,10 @@ from merlin.errors import MissingExtraError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.shards import plot as plots
-from merlin.shards.plot import request, write_plot
+from merlin.shards.plot import histograms, request, series, write_plot
+from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.choice import choose
+from merlin.shards.plot.figure import make_figure
 from merlin.shards.plot.sections import _MAKERS, ChartSource, _scalar_quantities, make_sections
 from merlin.shards.writing.outputs import item_rows
 
@@ -114,7 +117,48 @@ def test_series_lie_over_the_field_that_their_axis_is_named_after(ens):
     fans = make_sections(ens, request("series"))[0].draw.args[0].fans
     assert [fan.name for fan in fans] == ["trace", "pair[left]", "pair[right]"]
     np.testing.assert_allclose(fans[0].x, np.linspace(0, 1, 8), rtol=1e-6)
-    assert fans[0].x_label == "time (us)"
+    assert (fans[0].x_name, fans[0].x_units) == ("time", "us")
+
+
+def axes_of(chart, draw):
+    """The axes of a chart's first panel."""
+    return make_figure([Section("key", "Title", "note", chart.height, partial(draw, chart))], "", "").axes[0]
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [(1e-10, "time (10⁻¹⁰ s)"), (1.0, "time (s)"), (2e6, "time (10⁶ s)"), (0.0, "time (s)")],
+)
+def test_the_axis_of_a_series_fits_its_values_and_names_the_power_that_the_ticks_leave_out(end, words):
+    x = np.unique(np.linspace(0, end, 5))
+    fan = series.Fan("y", "V", "time", "s", x, np.ones((3, len(x))), np.arange(3))
+    axes = axes_of(series.Fans((fan,)), series.draw)
+    assert axes.get_xlabel() == words
+    low, high = axes.get_xlim()
+    assert (low, high) == (0, end) if end else low < 0 < high
+
+
+def test_the_highest_bar_of_every_split_is_inside_its_panel():
+    values = np.concatenate([np.arange(40.0), np.full(40, 7.5)])
+    quantities = (histograms.SampleValues("y", "", values),)
+    chart = histograms.Histograms(quantities, np.repeat([0, 1], 40), ("train", "test"))
+    axes = axes_of(chart, histograms.draw)
+    assert axes.get_ylim()[1] > max(bars.get_data().values.max() for bars in axes.patches)
+
+
+@pytest.mark.parametrize("word", ["energy > 1000 and ", "x" * 300])
+def test_a_long_note_stays_on_the_paper_and_off_the_chart(ens, word):
+    section = replace(make_sections(ens, request("inputs"))[0], note=word * (300 // len(word)))
+    figure = make_figure([section], "", "")
+    figure.draw_without_rendering()
+    note = figure.texts[1].get_window_extent()
+    assert note.x1 < figure.bbox.x1
+    assert note.y0 > figure.legends[0].get_window_extent().y1
+
+
+def test_a_dollar_is_a_dollar(ens, tmp_path):
+    path = write_plot(ens, tmp_path / "a.svg", request("inputs", query="note != '$a_{$'"))
+    assert "$a_{$" in path.read_text()
 
 
 def test_splits_and_queries_choose_the_samples(ens):
@@ -149,6 +193,7 @@ def test_fields_are_drawn_by_name(ens):
         ({"query": "energy < 0"}, "no samples to draw: where energy < 0"),
         ({"fields": ("note",)}, "nothing that can be drawn among the fields named"),
         ({"kind": "cakes"}, "no charts of kind 'cakes'"),
+        *(({"num": num}, f"from 1 on, not {num}") for num in (0, -1, 2.5)),
     ],
 )
 def test_what_cannot_be_drawn_is_said(ens, wanted, words):

@@ -157,7 +157,7 @@ def test_the_command_writes_infinity_and_null(unusual):
 
 @pytest.fixture(scope="module")
 def awkward(tmp_path_factory):
-    names = ("order", "yield", "Group", "select", "row", "a-b", "x", "dot.ted", "end")
+    names = ("order", "yield", "Group", "select", "row", "a-b", "x", "dot.ted", "end", "θ", "Δt")
     fields = tuple(PlannedField(name=name) for name in names if "." not in name)
     study = make_study(tmp_path_factory.mktemp("names") / "w", num=10, fields=fields)
     study.collect(0, 10, outputs={field.name: np.arange(10.0) + i for i, field in enumerate(fields)})
@@ -181,6 +181,7 @@ def awkward(tmp_path_factory):
         ("field_row > 8", 5),
         ("row > 8", 1),
         ("order /* order > 3 */ > 5 and 'order' != 'group'", 4),
+        ("θ > 15 and rows.Δt > 16", 2),
     ],
 )
 def test_names_that_are_words_of_sql_need_no_quotes(awkward, expression, num):
@@ -250,6 +251,42 @@ def test_a_star_means_every_column(ens):
     assert [row[0] for row in ens.query_table("describe rows").rows] == list(found.columns)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select distinct on (split) * from rows",
+        "select distinct on (split) * x from rows",
+        "select all * from rows",
+        "select -- a remark\n * from rows",
+        "select e'it\\'s', * from rows where note != 'x'",
+        "select x from rows union all by name from rows",
+        "select x, (select count(t) from (from rows) t) from rows",
+        "with t as (select x from rows) from rows select *",
+        "with t as (from rows) select t from t",
+        "select count(*) from rows a natural join rows b",
+        "select count(*) from (pivot rows on split using sum(x))",
+        "select count(*) from query('select energy from rows')",
+        "select #9 from rows",
+        "select r from rows r",
+        'select "r" from main.rows as R',
+        "select r from r: rows",
+        "select r from (rows) r",
+        "select a.x2 from rows a(x1, x2)",
+        "select b from rows a, rows b where a.row = b.row",
+        "select to_json(rows) from rows",
+        "select list(rows order by row) from rows",
+        "select first(r order by x) from rows r",
+    ],
+)
+def test_queries_about_whole_rows_have_every_column(ens, sql, monkeypatch):
+    found = ens.query_table(sql)
+    monkeypatch.setattr("merlin.shards.reading.query.mentioned", lambda sql, names, view: list(names))
+    expected = ens.query_table(sql)
+    assert found.columns == expected.columns and sorted(map(repr, found.rows)) == sorted(
+        map(repr, expected.rows)
+    )
+
+
 def test_a_selection_answers_for_its_own_rows(ens):
     found = ens.select([9, 3]).query_table("select sample_id, energy, index from rows")
     assert found.rows == [(9, 1e6 + 4.5, 0), (3, 1e6 + 1.5, 1)]
@@ -273,6 +310,7 @@ def test_parameters_are_columns_of_absent_rows_too(tmp_path):
     [
         ("select 1; select 2", "one query at a time; these are 2"),
         ("drop view rows", "this would be a DROP statement; a data set can only be read"),
+        ("explain analyze create table mine as select 1", "this would be a CREATE statement"),
         ("copy rows to 'stolen.csv'", "this would be a COPY statement"),
         ("select * from samples", "Table with name samples does not exist! The one view is 'rows'"),
         ("select * from read_csv('/etc/passwd')", "file system operations are disabled"),
@@ -330,6 +368,45 @@ def test_without_pandas_the_extra_is_named(ens, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pandas", None)
     with pytest.raises(MissingExtraError, match=r"\[pandas\]"):
         ens.to_pandas()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    study = make_study(
+        tmp_path_factory.mktemp("large") / "w", num=3, fields=(PlannedField(name="big", dtype="uint64"),)
+    )
+    study.not_run = {(0, 2)}
+    study.collect(0, 2, outputs={"big": np.array([2**60 + 1, 2**64 - 1], np.uint64)})
+    with merlin.open_shards(study.finish()) as ensemble:
+        yield ensemble
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select big order by row limit 2", [2**60 + 1, 2**64 - 1]),
+        ("select big order by row", [2**60 + 1, 2**64 - 1, None]),
+        ("select big where row != 1 order by row", [2**60 + 1, None]),
+        ("select -big::hugeint where row < 2 order by row", [-(2**60) - 1, -(2**64) + 1]),
+        ("select sum(big)", [2**60 + 2**64]),
+        ("select big::hugeint * 4 order by row", [2**62 + 4, 2**66 - 4, None]),
+    ],
+)
+def test_large_numbers_are_written_and_framed_as_they_are(large, tmp_path, sql, expected):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    pandas = pytest.importorskip("pandas")
+    answer = large.query_table(sql)
+    frame = [None if pandas.isna(value) else int(value) for value in answer.to_pandas().iloc[:, 0]]
+    answer.write(tmp_path / "a.parquet")
+    stored = parquet.read_table(tmp_path / "a.parquet").column(0).to_pylist()
+    assert frame == stored == [row[0] for row in answer.rows] == expected
+
+
+def test_what_parquet_has_no_type_for_is_refused(large, tmp_path):
+    pytest.importorskip("pyarrow")
+    with pytest.raises(UsageError, match=r"column 'most' cannot be written as .parquet; ask for cast"):
+        large.query_table("select [big] as most order by row desc").write(tmp_path / "a.parquet")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_answer_is_written_as_csv_parquet_or_ids(ens, tmp_path):

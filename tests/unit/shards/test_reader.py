@@ -188,11 +188,32 @@ def test_arrays_of_the_callers_are_filled(ens, truth):
             ens.batch(where, ["image"], out={"image": wrong})
 
 
+@pytest.mark.parametrize("is_other_first", [True, False])
+def test_arrays_allocated_by_another_data_set_are_filled_with_the_values_of_this_one(
+    ens, truth, tmp_path, is_other_first
+):
+    study = make_study(tmp_path / "w", num=9)
+    study.collect(0, 9, outputs=values_of(np.arange(9) + 500))
+    names, where = ["energy", "count", "image"], np.arange(8)
+    with merlin.open_shards(ens.path) as first, merlin.open_shards(study.finish()) as other:
+        expected = {first: truth, other: values_of(np.arange(9) + 500)}
+        out = first.allocate(8, names)
+        for reader in (other, first, other) if is_other_first else (first, other, first):
+            for fields in (names, None):
+                batch = reader.batch(where, fields, out=out)
+                assert list(batch) == names
+                for name in names:
+                    assert batch[name] is out[name]
+                    np.testing.assert_array_equal(out[name], expected[reader][name][where])
+        np.testing.assert_array_equal(first.batch(where, names)["energy"], truth["energy"][where])
+
+
 def test_by_default_a_batch_has_all_fields_but_text(ens):
-    batch = ens.batch([3, 4])
-    assert list(batch) == ["energy", "count", "history", "image", "track", "hits", "mesh"]
+    every = ["energy", "count", "history", "image", "track", "hits", "mesh"]
+    assert list(ens.batch([3, 4])) == every
     assert list(ens.allocate(2)) == ["energy", "count", "history", "image"]
-    assert list(ens.batch([3, 4], out=ens.allocate(2))) == ["energy", "count", "history", "image"]
+    assert list(ens.batch([3, 4], out=ens.allocate(2))) == every
+    assert list(ens.batch([3, 4], out=ens.allocate(2, ["track", "x"]))) == ["track", "x"]
 
 
 def test_no_rows_make_an_empty_batch(ens):
@@ -228,6 +249,24 @@ def test_splits_cover_every_sample_once(ens):
     backwards = ens.take(slice(None, None, -1))
     again = np.concatenate([ens.positions[::-1][backwards.splits[name]] for name in ens.splits])
     np.testing.assert_array_equal(again, np.concatenate([np.sort(p)[::-1] for p in parts]))
+
+
+def test_a_selection_stays_what_it_is_when_the_indices_that_it_was_made_from_change(ens):
+    indices = np.arange(20)
+    selection = ens.take(indices)
+    assert selection.sample_id.tolist() == PRESENT[:20]
+    indices[:] = indices[::-1].copy()
+    assert selection["count"][:].tolist() == PRESENT[:20]
+    again = pickle.loads(pickle.dumps(selection))
+    for shared in (selection.positions, again.positions, ens.splits["train"], ens.sample_id, selection.row):
+        with pytest.raises(ValueError, match="read-only"):
+            shared[0] = 3
+
+
+def test_texts_that_were_handed_out_may_be_written(ens, truth):
+    for key in (slice(0, 2), slice(None)):
+        ens["note"][key][:] = "written"
+    np.testing.assert_array_equal(ens["note"][:], truth["note"])
 
 
 def test_inputs_are_columns_and_a_matrix(ens):
@@ -357,6 +396,20 @@ def test_a_workspace_is_its_data_set_if_it_has_one(tmp_path):
     shutil.copytree(directory, study.workspace.path / "other")
     with pytest.raises(NotADataSetError, match=r"holds 2 data sets; name one of them: .*other"):
         merlin.open_shards(study.workspace.path)
+
+
+@pytest.mark.parametrize("name", ["collect", "."])
+def test_the_process_may_change_its_directory(tmp_path, monkeypatch, name):
+    study = make_study(tmp_path / "w", num=3)
+    study.not_run = {(0, 0)}
+    study.collect_all()
+    directory = study.finish()
+    monkeypatch.chdir(directory if name == "." else directory.parent)
+    ens = merlin.open_shards(name)
+    monkeypatch.chdir("/")
+    for reader in (ens, pickle.loads(pickle.dumps(ens))):
+        assert reader["count"][:].tolist() == [1, 2]
+        assert len(reader.query_table("select x")) == 3
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"counts": {"planned": "x", "ok": "x"}}', "{}", ""])

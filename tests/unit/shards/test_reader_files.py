@@ -17,6 +17,7 @@ from shard_study import make_study, values_of
 
 import merlin
 from merlin.errors import ShardError
+from merlin.plan.plan import PlannedField
 from merlin.shards.format.shard_info import read_info
 from merlin.shards.reading import mapped_column, shard_file, shard_files, store
 from merlin.shards.reading.address_range import PAGE, AddressRange, map_file
@@ -156,6 +157,67 @@ def test_shards_may_be_replaced_while_they_are_read(path):
     assert_all_right(ens)
 
 
+TRACK = (PlannedField(name="track", kind="ragged", ragged=True, dtype="float64"),)
+
+
+def run_tracks(study, lo, hi, num_items, add=0.0, attempt=1):
+    """Task t has `num_items` items or up to two more, all of them t + `add`."""
+    tracks = np.empty(hi - lo, object)
+    tracks[:] = [np.full(num_items + task % 3, task + add) for task in range(lo, hi)]
+    study.collect(lo, hi, outputs={"track": tracks}, attempt=attempt)
+
+
+def tracks_study(path, **more):
+    study = make_study(path, num=40, fields=TRACK, **more)
+    run_tracks(study, 0, 40, 3)
+    study.finish()
+    return study
+
+
+@pytest.mark.parametrize("num_items", [150, 3000])
+def test_a_shard_with_many_more_items_leaves_the_others_alone(tmp_path, num_items):
+    study = tracks_study(tmp_path / "w")
+    ens = merlin.open_shards(study.directory)
+    handed_out = ens["track"][20:30]
+    run_tracks(study, 0, 20, num_items, add=100.0, attempt=2)
+    study.write_shard(0)
+    for task in (0, 17, 20, 39):
+        expected = np.full(num_items + task % 3, task + 100.0) if task < 20 else np.full(3 + task % 3, task)
+        np.testing.assert_array_equal(ens["track"][task], expected)
+    np.testing.assert_array_equal(handed_out[0], [20.0] * 5)
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_new_values_are_not_cut_where_the_old_ones_were(tmp_path, compression):
+    study = tracks_study(tmp_path / "w", compression=compression)
+    ens = merlin.open_shards(study.directory)
+    assert ens["track"].lengths[:3].tolist() == [3, 4, 5]
+    run_tracks(study, 0, 20, 5, add=100.0, attempt=2)
+    study.write_shard(0)
+    for _ in range(2):
+        with pytest.raises(
+            ShardError, match=r"shard_00000\.h5: .* the study writes it again; open the data set"
+        ):
+            ens["track"][17]
+    np.testing.assert_array_equal(ens["track"][20], [20.0] * 5)
+    again = merlin.open_shards(study.directory)
+    np.testing.assert_array_equal(again["track"][17], [117.0] * 7)
+
+
+def test_a_shard_that_got_more_rows_is_not_called_damaged(tmp_path):
+    study = make_study(tmp_path / "w")
+    study.not_run = {(0, 7)}
+    study.collect_all()
+    study.finish()
+    study.not_run = set()
+    study.collect(7, 8)
+    study.write_shard(0)
+    with pytest.raises(
+        ShardError, match=r"has shape \(20,\), expected \(19,\): the study writes it again; open"
+    ):
+        merlin.open_shards(study.directory)["energy"][0]
+
+
 def test_a_shard_that_is_gone_is_still_read_where_it_is_mapped(made, tmp_path):
     path = shutil.copytree(made["none"], tmp_path / "data")
     ens = merlin.open_shards(path)
@@ -280,8 +342,6 @@ def test_files_are_mapped_where_one_range_cannot_be_had(made, monkeypatch):
 
 def test_rows_that_do_not_fill_pages_lie_in_one_range_too(tmp_path):
     """1001 bytes: no shard ends at a page, and no two begin alike."""
-    from merlin.plan.plan import PlannedField
-
     field = PlannedField(name="odd", kind="series", dtype="uint8", shape=(1001,))
     study = make_study(tmp_path / "w", num=60, per_shard=17, fields=(field,))
     values = np.random.default_rng(0).integers(0, 255, (60, 1001)).astype(np.uint8)

@@ -15,7 +15,7 @@ from test_growing import make_extension, publish, run
 
 import merlin
 from merlin.errors import MerlinError, ShardError, UsageError
-from merlin.ledger.records import ChunkRecord, Failure
+from merlin.ledger.records import RESET, ChunkRecord, Failure, RangeRecord
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import Aggregate, PlannedField, StepKind
 from merlin.plan.plan_io import write_plan
@@ -405,6 +405,29 @@ def test_shards_of_another_definition_are_not_kept(tmp_path, monkeypatch):
     assert found.num_kept == 0
     require_same(found, ended(cmd_study(tmp_path / "fresh", per_shard=25)))
     assert len(list((tmp_path / "out").glob("shard_*"))) == 4
+
+
+def test_what_has_run_again_since_is_collected_again(tmp_path, monkeypatch):
+    files = {task: files_of(task) for task in range(NUM)}
+    study = ended(make_cmd_study(tmp_path / "ws", files, JSON_FIELDS))
+    finished = again(study, tmp_path / "finished", samples_per_shard=6)
+    kill_after(monkeypatch, 3)
+    with pytest.raises(Killed):
+        again(study, tmp_path / "killed", samples_per_shard=6)
+    monkeypatch.undo()
+    files[8] = files_of(8) | {"note.txt": b"another"}
+    (study.workspace.task_dir(study.sources[0], 8) / "note.txt").write_bytes(b"another")
+    with LedgerWriter(study.workspace.ledger_dir, "w1", sync=False) as ledger:
+        for outcome in (RESET, Outcome.OK):
+            ledger.append(RangeRecord(instance="sim", lo=8, hi=9, outcome=outcome))
+    with pytest.raises(
+        UsageError, match="holds a data set, collected by another definition, or before tasks ran"
+    ):
+        again(study, tmp_path / "finished", samples_per_shard=6)
+    found = again(study, tmp_path / "killed", samples_per_shard=6)
+    assert found.num_kept == 2 and found.data.content_digest != finished.data.content_digest
+    require_same(found, ended(make_cmd_study(tmp_path / "fresh", files, JSON_FIELDS, per_shard=6)))
+    assert again(study, tmp_path / "killed", samples_per_shard=6).data == found.data
 
 
 def test_a_damaged_shard_of_a_killed_one_is_made_again(tmp_path, monkeypatch):

@@ -202,6 +202,19 @@ def test_a_study_with_no_good_sample_at_all_still_ends_in_a_manifest(tmp_path):
     assert ens["image"][:].shape == (0, 6, 5, 2)
 
 
+@pytest.mark.parametrize("empty", [[0], [1], [0, 1, 2]])
+def test_a_shard_without_rows_has_the_input_types_of_the_others(tmp_path, empty):
+    study = make_study(tmp_path)
+    samples = [(i, f"mode {i}") for i in range(50)]
+    np.save(study.workspace.info / "samples.npy", np.array(samples, [("x", "i4"), ("y", "U8")]))
+    study.not_run = {(0, t) for t in range(50) if t // 20 in empty}
+    study.collect_all()
+    assert verify(study.finish()).ok
+    with merlin.open_shards(study.directory) as ens:
+        assert ens.inputs["x"][:].dtype == np.float64
+        assert list(ens.inputs["y"][:]) == [f"mode {t}" for t in range(50) if t // 20 not in empty]
+
+
 def test_sources_with_parameters_follow_each_other_and_carry_them(tmp_path):
     params = ({"GAMMA": 1.5, "MODE": "fast"}, {"GAMMA": 2, "MODE": "slow"})
     study = make_study(tmp_path, num=15, per_shard=10, params=params)

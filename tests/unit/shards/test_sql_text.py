@@ -58,10 +58,16 @@ NAMES = ["yield", "order", "g.targets", "a-b", "x"]
         ("from rows", NAMES),
         ("summarize select 1", NAMES),
         ('select "a-b"', ["a-b"]),
+        ("select x * 2, (x) * 2, x ** 2, count( /* all */ * ) * 2, 2 * x from rows", ["x"]),
+        ("from rows select x", ["x"]),
+        ("select r.x, rows.x from rows as r join rows using (x)", ["x"]),
+        ("select sum(x) over (rows between 1 preceding and current row) from rows", ["x"]),
+        ("select $$it's$$, x, e'it\\'s' from rows where 'a' = 'a'", ["x"]),
+        ("select x) * 2 from rows", NAMES),
     ],
 )
 def test_only_columns_that_are_mentioned_are_read(sql, expected):
-    assert mentioned(sql, NAMES) == expected
+    assert mentioned(sql, NAMES, "rows") == expected
 
 
 def test_quotes_are_put_around_names_only():

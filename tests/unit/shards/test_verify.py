@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import h5py
@@ -348,6 +349,15 @@ def test_a_shard_proves_itself_without_its_sidecar(data, how):
         report = verify(data, quick=quick)
         assert kinds(report) == {expected}
         assert lost(report) == []
+
+
+def test_python_files_of_the_user_do_not_matter(data, tmp_path, monkeypatch):
+    (data / "shard_00001.json").unlink()
+    for name in ("signal", "random", "merlin"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('of the user')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probe, "subprocess", subprocess)
+    assert lost(verify(data)) == []
 
 
 def test_damage_without_a_sidecar_loses_the_whole_shard(data):

@@ -52,6 +52,16 @@ def samples(body: str) -> str:
         (run("cmd: x\nnodes: 0"), 6, 12, "value", ""),
         (run("cmd: x\non_failure: skp"), 6, 17, "value", "did you mean 'skip'?"),
         (run("cmd: x\ntimeout: soon"), 6, 14, "value", "HH:MM:SS"),
+        (run("cmd: x\ntimeout: 00:00"), 6, 14, "value", "leave it out"),
+        (run("cmd: x", "env: {variables: hello}\n"), 6, 18, "type", "'hello'"),
+        (run("cmd: x", "env: {labels: [A, B]}\n"), 6, 15, "type", ""),
+        (
+            run("cmd: x", f"env: {{dependencies: {{paths: [{{name: D, path: /{'x' * 256}}}]}}}}\n"),
+            6,
+            46,
+            "value",
+            "",
+        ),
         (run("cmd: x\nexclusive: maybe"), 6, 16, "value", "true or false"),
         (run("cmd: [a]"), 5, 10, "value", ""),
         (run("function: simulate"), 5, 15, "value", "module:callable"),
@@ -97,6 +107,16 @@ def samples(body: str) -> str:
         (study("- name: a\n  run: echo"), 4, 8, "type", ""),
         (study("- name: a/b\n  run: {cmd: x}"), 3, 9, "bad-name", ""),
         (study("- {name: a, run: {cmd: x}}\n- {name: a, run: {cmd: x}}"), 4, 10, "duplicate-step", "line 3"),
+        (
+            study("- {name: r a, run: {cmd: x}}\n- {name: r_a, run: {cmd: x}}"),
+            4,
+            10,
+            "duplicate-step",
+            "differ",
+        ),
+        (study("- {name: 模拟, run: {cmd: x}}"), 3, 10, "bad-name", "a to z"),
+        (study("- {name: merlin info, run: {cmd: x}}"), 3, 10, "bad-name", ""),
+        (study('- {name: a, run: {cmd: x, task_queue: "a,b"}}'), 3, 39, "bad-name", "comma"),
         (study("- name: a\n  cmd: x\n  run: {cmd: x}"), 4, 3, "unknown-key", "under run"),
         (
             study("- {name: abc, run: {cmd: x}}\n- {name: b, run: {cmd: x, depends: [abd]}}"),
@@ -106,6 +126,14 @@ def samples(body: str) -> str:
             "abc",
         ),
         (study("- {name: a, run: {cmd: x, depends: [a]}}"), 3, 37, "cycle", ""),
+        (study("- {name: a, run: {cmd: x, depends: ''}}"), 3, 36, "missing-step", "leave it out"),
+        (
+            study("- {name: a, run: {cmd: x}}\n- {name: b, run: {cmd: x, depends: [a_*, '']}}"),
+            4,
+            42,
+            "missing-step",
+            "",
+        ),
         (study("- {name: a, description: ' ', run: {cmd: x}}"), 3, 13, "empty", "leave the key out"),
         (run("cmd: x\nwalltime: string"), 6, 15, "value", "HH:MM:SS"),
         (run("cmd: x", "batch: {walltime: soon}\n"), 6, 19, "value", "HH:MM:SS"),
@@ -247,6 +275,7 @@ def test_a_slip_in_a_key_of_the_description_is_a_warning(tmp_path: Path) -> None
         ("generate: {method: sobol, num: [8], bounds: {X: [0, 1]}}\ncolumn_labels: [X]", 8, 36, "samples"),
         ("generate: {method: sobl, num: 8, bounds: {X: [0, 1]}}\ncolumn_labels: [X]", 8, 24, "value"),
         ("file: a.npy\ncolumn_labels: [X]\nlevel_max_dirs: 1", 10, 21, "value"),
+        ("generate: {cmd: x}\nfile: $(MERLIN_INFO)/a.txt\ncolumn_labels: [X]", 9, 11, "samples"),
     ],
 )
 def test_samples_are_checked(tmp_path: Path, body: str, line: int, col: int, code: str) -> None:
@@ -334,6 +363,7 @@ def test_variables_in_a_circle_are_printed_whole(tmp_path: Path) -> None:
         r'echo "\$(NOT_THERE)"',
         "$(LAUNCHER) x $(MERLIN_SUCCESS) $(WORKSPACE) $(MERLIN_GLOB_PATH) $(OUTPUT_PATH) $(one.workspace)",
         "echo $(P) $(P.label) $(X) $(MERLIN_SAMPLE_VECTOR) $(V) $(v)",
+        "echo $(merlin_sample_id) $(merlin_sample_path) $(merlin_sample_vector)",
     ],
 )
 def test_known_tokens_and_the_shells_own_are_left_alone(tmp_path: Path, command: str) -> None:
@@ -502,6 +532,24 @@ def test_a_misspelt_lower_case_name_is_a_warning(tmp_path: Path) -> None:
     assert (found.severity, found.hint) == ("warning", "did you mean $(temperature)?")
 
 
+@pytest.mark.parametrize("block", ["variables", "labels"])
+def test_a_token_in_place_of_a_block_of_variables_is_an_error(tmp_path: Path, block: str) -> None:
+    found = check(tmp_path, run("cmd: x", f'env: {{{block}: "$(X)"}}\n'))
+    assert [each.code for each in found] == ["type", "token"]
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"), [("1e-3", "0.001"), ("-5E10", "-50000000000.0"), (".5e-9", ""), ("2e-09", "2.0e-09")]
+)
+def test_a_number_that_is_text_in_yaml_is_a_warning_where_it_is_no_text(
+    tmp_path: Path, value: str, hint: str
+) -> None:
+    for quoted, body in ((value, "cmd: echo $(P)"), (f"'{value}'", "function: 'm:f'")):
+        assert check(tmp_path, run(body, f"global.parameters: {{P: {{values: [{quoted}]}}}}\n")) == []
+    found = check(tmp_path, run("function: 'm:f'", f"global.parameters: {{P: {{values: [{value}]}}}}\n"))
+    assert [f"for a number write {hint}, " in each.hint for each in found] == [True] * bool(hint)
+
+
 def test_sample_tokens_need_samples(tmp_path: Path) -> None:
     assert "needs samples" in only(check(tmp_path, run("cmd: echo $(MERLIN_SAMPLE_ID)"))).message
 
@@ -533,6 +581,19 @@ def test_an_interpreter_that_is_not_here_is_a_warning(tmp_path: Path, shell: str
         found = only(check(tmp_path, text))
         assert (found.severity, found.code) == ("warning", "shell")
         assert hint in found.hint
+
+
+def test_sources_that_are_not_there_and_shells_that_read_none_are_warnings(tmp_path: Path) -> None:
+    (tmp_path / "env.sh").touch()
+    sources = "env: {sources: [env.sh, $(SPECROOT)/env.sh, evn.sh, module load gcc, $(a.workspace)/a.sh]}\n"
+    steps = "{name: a, run: {cmd: x}}, {name: b, run: {cmd: x, shell: SHELL}}, {name: c, run: {cmd: x, shell: python3}}"
+    text = f"{HEAD}study: [{steps}]\n{sources}"
+    assert len(check(tmp_path, text.replace("SHELL", "bash -x"))) == 1
+    found = [each for each in check(tmp_path, text.replace("SHELL", "/bin/tcsh")) if each.code == "sources"]
+    missing, unread = found[::-1]
+    assert {each.severity + each.code for each in (missing, unread)} == {"warningsources"}
+    assert missing.col == sources.index("evn.sh") + 1
+    assert "the scripts of 'b' do not read" in unread.message
 
 
 SAMPLES = "merlin: {samples: {file: a.npy, column_labels: [X]}}\n"

@@ -124,6 +124,18 @@ def test_keys_may_hold_variables(tmp_path: Path) -> None:
     assert list(load(tmp_path, text).document.merlin.resources.workers) == ["demo_worker"]
 
 
+def test_workers_know_the_directory_of_the_spec(tmp_path: Path) -> None:
+    text = (
+        step("cmd: echo")
+        + "batch: {worker_launch: $(SPECROOT)/launch}\n"
+        + "merlin: {resources: {workers: {w: {args: --config $(SPECROOT)/c.py}}}}\n"
+    )
+    spec = load(tmp_path, text)
+    assert spec.document.batch.worker_launch == f"{tmp_path}/launch"
+    assert spec.document.merlin.resources.workers["w"].args == f"--config {tmp_path}/c.py"
+    assert "$(SPECROOT)/launch" in spec.partial_yaml()
+
+
 def test_steps_without_a_worker_go_to_the_default_worker(tmp_path: Path) -> None:
     text = (
         HEAD
@@ -146,11 +158,13 @@ def test_parameters_keep_their_yaml_types(tmp_path: Path) -> None:
 
 def test_a_variable_may_hold_the_list_of_values(tmp_path: Path) -> None:
     text = (
-        step("cmd: echo $(P)")
-        + "env: {variables: {VALUES: [1, 2]}}\n"
+        step("cmd: echo $(P) $(VALUES)")
+        + "env: {variables: {VALUES: [1, 1.0e-5, -2.5e-7, 1e-5, a]}}\n"
         + "global.parameters: {P: {values: $(VALUES), label: P.%%}}\n"
     )
-    assert load(tmp_path, text).document.parameters["P"].values == (1, 2)
+    document = load(tmp_path, text).document
+    assert document.parameters["P"].values == (1, 1e-5, -2.5e-7, "1e-5", "a")
+    assert document.study[0].run.cmd == "echo $(P) [1, 1e-05, -2.5e-07, '1e-5', 'a']"
 
 
 def test_resources_are_named_as_in_yaml(tmp_path: Path) -> None:

@@ -107,6 +107,20 @@ def test_both_can_be_run_again_with_the_same_meaning(spec: Spec, tmp_path: Path,
     assert document.merlin == spec.document.merlin
 
 
+def test_values_of_the_command_line_are_written_as_they_were_typed(tmp_path: Path) -> None:
+    path, again = tmp_path / "demo.yaml", tmp_path / "again.yaml"
+    names = {"A": "007", "B": "1.10", "C": "yes", "D": "12", "E": "2.5", "F": "true", "G": "True"}
+    path.write_text(
+        f"description: {{name: s}}\nstudy: [{{name: a, run: {{cmd: {' '.join(f'$({n})' for n in names)}}}}}]"
+    )
+    spec = load_spec(path, variables=names)
+    for text in (spec.partial_yaml(), spec.expanded_yaml()):
+        again.write_text(text)
+        assert load_spec(again).document.study[0].run.cmd == "007 1.10 yes 12 2.5 true True"
+    values = yaml.safe_load(spec.partial_yaml())["env"]["variables"]
+    assert [values[name] for name in "DEF"] == [12, 2.5, True]
+
+
 def test_the_digest_depends_on_content_only(spec: Spec, tmp_path: Path) -> None:
     other = tmp_path / "elsewhere.yaml"
     other.write_text("# a comment\n" + TEXT)

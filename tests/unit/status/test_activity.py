@@ -6,17 +6,23 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 from status_study import OK, SKIPPED, add, chunk, make_workspace
 from waiting import wait_until
 
+from merlin.api.left_to_run import refuse_running
+from merlin.errors import WorkspaceError
 from merlin.ledger.records import EventRecord
 from merlin.status.activity import Holder, LiveWorkers, of_holder, of_silence, of_workers
-from merlin.status.live import holder_of
+from merlin.status.live import holder_of, is_held, is_live
+from merlin.status.run_events import EXECUTOR
 from merlin.status.snapshot import State, local_activity, read_facts, snapshot_of, take_snapshot
 from merlin.status.startable import startable_queues
+from merlin.views.live import published_members
 from merlin.workspace.directory import Workspace
 
 START = "merlin run-workers W"
@@ -60,19 +66,13 @@ def test_servers_that_cannot_be_asked_leave_it_open() -> None:
 
 
 @pytest.mark.parametrize(
-    ("is_open", "last_sign", "longest_s", "state"),
-    [
-        (True, 990.0, 0.0, "running"),
-        (True, 500.0, 0.0, "unknown"),
-        (True, 500.0, 200.0, "running"),
-        (True, None, 0.0, "unknown"),
-        (False, 990.0, 0.0, "none"),
-    ],
+    ("last_sign", "longest_s", "state"),
+    [(990.0, 0.0, "running"), (500.0, 0.0, "unknown"), (500.0, 200.0, "running"), (None, 0.0, "unknown")],
 )
 def test_a_run_on_another_machine_is_believed_as_long_as_it_writes(
-    is_open: bool, last_sign: float | None, longest_s: float, state: str
+    last_sign: float | None, longest_s: float, state: str
 ) -> None:
-    found = of_holder(ELSEWHERE, is_open=is_open, last_sign=last_sign, longest_s=longest_s, now=1000.0)
+    found = of_holder(ELSEWHERE, last_sign=last_sign, longest_s=longest_s, now=1000.0)
     assert found.state == state
     assert ("ssh node7 ps -p 12" in found.reason) == (state == "unknown")
 
@@ -137,6 +137,32 @@ def test_a_finished_run_of_another_machine_is_over_although_its_name_is_left_in_
     assert local_activity(workspace, read_facts(workspace), now + 1000).state == "unknown"
     add(workspace, EventRecord(kind="run_stopped", data={"reason": "interrupted"}, time=1020.0))
     assert local_activity(workspace, read_facts(workspace), now + 1).state == "none"
+
+
+@pytest.mark.parametrize(
+    ("events", "is_run"),
+    [
+        ([], False),
+        ([("run_started", {"workers": 2})], True),
+        ([("run_started", {"workers": 2}), ("run_failed", {"reason": "x"})], False),
+        ([("run_started", {"executor": EXECUTOR})], False),
+    ],
+)
+def test_a_name_of_another_machine_in_the_lock_counts_only_while_a_command_runs_the_study_by_the_ledger(
+    tmp_path: Path, events: list[tuple[str, dict[str, object]]], is_run: bool
+) -> None:
+    workspace = make_workspace(tmp_path / "w")
+    (workspace.info / "lock").write_text("pid 12 on node7\n")
+    for kind, data in events:
+        add(workspace, EventRecord(kind=kind, data=data, time=999.0), worker="controller")
+    facts, now = read_facts(workspace), (workspace.info / "lock").stat().st_mtime
+    assert is_live(workspace) == is_run
+    assert holder_of(workspace, facts) == (ELSEWHERE if is_run else None)
+    assert local_activity(workspace, facts, now).state == ("running" if is_run else "none")
+    assert not is_held(workspace.path), "what it writes shows that it runs"
+    for may_change in (partial(refuse_running, [workspace]), partial(published_members, workspace)):
+        with pytest.raises(WorkspaceError, match="process 12 on node7") if is_run else nullcontext():
+            may_change()
 
 
 def test_a_queue_is_open_if_a_task_on_it_could_run(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import pytest
+from small_plans import step
 from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
 
 from merlin.cli.advice import shown_inputs
+from merlin.execution.functions import cause_of
+from merlin.execution.shell import timeout_cause
 from merlin.ledger.signature import normalise, signature_of
+from merlin.plan.failure_limits import cause_of_loss, cause_of_overrun
 from merlin.status.failures import exit_class, failed_tasks, group_failures
 from merlin.workspace.directory import open_workspace
 
@@ -15,8 +19,8 @@ def test_failures_are_grouped_by_step_kind_and_normalised_last_line(tmp_path):
     groups = group_failures(workspace)
     assert [(g.step, g.exit_class, g.signature, g.count, g.hosts) for g in groups] == [
         ("sim", "exit code 3", "ValueError: bad <n>", 2, ("node1",)),
-        ("post", "crash", "its worker died <n> times", 1, ("node1",)),
-        ("sim", "timeout", "timed out after <n> s", 1, ("node1",)),
+        ("post", "crash", "killed its worker <n> times", 1, ("node1",)),
+        ("sim", "timeout", "timeout after <n> s", 1, ("node1",)),
     ]
 
 
@@ -88,12 +92,21 @@ def test_only_the_steps_asked_for_are_listed(tmp_path):
     ("cause", "exit_code", "expected"),
     [
         ("exit code 7", 7, "exit code 7"),
-        ("hard failure", 102, "exit code 102 (HARD_FAIL)"),
+        ("hard failure (exit code 102)", 102, "exit code 102 (HARD_FAIL)"),
+        ("exit code 1", 1, "exit code 1"),
+        ("", 1, "exit code 1"),
         ("killed by signal 11", -11, "signal 11 (SIGSEGV)"),
-        ("timed out after 3 s", -9, "timeout"),
+        (timeout_cause(3), -9, "timeout"),
+        (cause_of_overrun(2, "01:00:00"), 0, "timeout"),
         ("field 'te': expected shape (3,), found (4,)", 0, "bad output"),
-        ("worker w1 died running it", -11, "crash"),
-        ("ValueError: negative pressure", 0, "exception"),
+        ("graph 'mesh': 3 edges, and 2 weights", 0, "bad output"),
+        (cause_of_loss(step("sim", 1), 3, "SIGSEGV", infrastructure=False), 0, "crash"),
+        (cause_of_loss(step("sim", 1), 10, "", infrastructure=True), 0, "crash"),
+        ("cancelled: merlin cancel --step sim", 0, "cancelled"),
+        (cause_of(ValueError("negative pressure")), 1, "exception"),
+        (cause_of(RuntimeError("the inner solver timed out; timeout after 3 s")), 1, "exception"),
+        (cause_of(RuntimeError("simulation crashed, exit code 1")), 1, "exception"),
+        (cause_of(OSError("bad output: field 'te'")), 1, "exception"),
     ],
 )
 def test_the_kind_of_end_is_told_from_cause_and_exit_code(cause, exit_code, expected):

@@ -3,7 +3,9 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+from small_plans import step
 from status_study import OK, add, chunk, fill, make_workspace
+from study_on_disk import write_study
 
 from merlin.errors import UsageError
 from merlin.status.sql import query
@@ -83,6 +85,14 @@ def test_every_view_answers_about_a_study_that_was_never_run(tmp_path):
         "events": 0,
     }.items():
         assert query(workspace, f"select count(*) from {view}").rows == [(num,)]
+
+
+def test_a_seed_of_64_bits_is_a_number(tmp_path):
+    study = write_study(
+        tmp_path / "w",
+        *(step(f"sim/{k}", 1, step="sim", params={"SEED": k}, per_sample=False) for k in (3, 2**64 - 1)),
+    )
+    assert query(study, "select max(SEED) from instances").rows == [(2**64 - 1,)]
 
 
 def test_without_the_samples_file_every_other_column_answers(workspace):

@@ -189,6 +189,7 @@ def test_fingerprints_tell_samples_apart(ens, data):
 
     prints = [all_of(), all_of(split="train"), all_of(partition=(0, 2)), all_of(partition=(1, 2))]
     assert len(set(prints)) == 4
+    assert all_of(partition=[0, 2]) == prints[2]
     assert ShardDataset(data, ["image"], split="train", normalise="standard").fingerprint == prints[1]
 
 
@@ -201,6 +202,8 @@ def test_fingerprints_tell_samples_apart(ens, data):
         ({"split": "trian"}, r"no split 'trian'.*train, validation, test"),
         ({"layout": "cwh"}, "chw or hwc"),
         ({"fields": [], "inputs": []}, "nothing of .* is left"),
+        ({"partition": [0.5, 2]}, r"partition is \(k, K\).*not \[0.5, 2\]"),
+        ({"partition": 0}, r"partition is \(k, K\)"),
         ({"fields": ["image", "image"]}, "two parts of a batch would be called 'image'"),
         ({"fields": ["mesh.edges"]}, "edges of 'mesh' count nodes"),
         (

@@ -170,6 +170,15 @@ def test_epochs_may_be_set(dataset):
         loader.seek(0, 58)
 
 
+def test_states_of_other_splits_are_refused(data, tmp_path):
+    other = make_data(tmp_path / "w", seed=9)
+    before, now = (ShardLoader(ShardDataset(path, split="train"), 4, seed=1) for path in (data, other))
+    assert before.dataset.ens.manifest.content_digest == now.dataset.ens.manifest.content_digest
+    with pytest.raises(LoaderError, match="other samples"):
+        now.load_state_dict(before.state_dict())
+    before.load_state_dict({**before.state_dict(), "samples": before.dataset.earlier_fingerprint})
+
+
 def test_states_of_other_samples_or_orders_are_refused(dataset, data):
     state = ShardLoader(dataset, 4, seed=1).state_dict()
     with pytest.raises(LoaderError, match="seed=1"):
@@ -180,6 +189,8 @@ def test_states_of_other_samples_or_orders_are_refused(dataset, data):
         ShardLoader(dataset, 4, seed=1, shuffle=False).load_state_dict(state)
     with pytest.raises(LoaderError, match="not a state of a loader"):
         ShardLoader(dataset, 4).load_state_dict({})
+    with pytest.raises(LoaderError, match="not a state of a loader: it lacks consumed"):
+        ShardLoader(dataset, 4, seed=1).load_state_dict({k: v for k, v in state.items() if k != "consumed"})
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -210,6 +221,11 @@ def test_memory_is_used_again_unless_copies_are_asked_for(dataset):
         assert torch.equal(image, dataset[samples]["image"])
 
 
+def test_a_batch_that_is_larger_than_the_data_set_needs_no_more_memory_than_that(dataset):
+    (batch,) = ShardLoader(dataset, 1 << 40)
+    assert sorted(ids_of(batch)) == IDS.tolist()
+
+
 def test_the_numbers_of_the_samples_come_along_when_asked_for(dataset):
     for batch in ShardLoader(dataset, 8, with_index=True):
         assert IDS[batch["index"].numpy()].tolist() == ids_of(batch)
@@ -230,6 +246,8 @@ def test_arguments_that_contradict_each_other_are_refused(dataset):
         ({"drop_last": True, "pad_last": True}, "not both"),
         ({"batch_size": 2.5}, "batch_size has to be a whole number, not 2.5"),
         ({"batch_size": "8"}, "batch_size has to be a whole number, not '8'"),
+        ({"device": "gpu"}, "'gpu' is no device; write cpu, cuda or cuda:N"),
+        ({"start_method": "x"}, "start_method is fork, spawn or forkserver, not 'x'"),
         ({"seed": None}, "seed has to be a whole number, not None"),
     ]:
         with pytest.raises(UsageError, match=message):

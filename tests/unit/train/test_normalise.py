@@ -165,6 +165,12 @@ def test_a_name_overrules_its_group_and_none_excludes(ens):
         ({"enregy": "log"}, "no field, input or parameter 'enregy'.*energy"),
         ({"note": "standard"}, "'note' is text"),
         ({"mesh.edges": "standard"}, "numbers of nodes"),
+        ({"energy": {"name": "minmax", "range": [1, 1]}}, "both ends of the range are 1"),
+        ({"energy": Method("minmax", (1, 1))}, "both ends of the range are 1"),
+        ({"energy": {"name": "minmax", "range": [0]}}, "range must be 2 finite numbers"),
+        ({"energy": {"name": "minmax", "range": [0, math.inf]}}, "range must be 2 finite numbers"),
+        ({"energy": {"name": "log", "offset": "abc"}}, "offset must be a finite number"),
+        ({"energy": {"name": "log", "ofset": 1}}, "unknown ofset"),
     ],
 )
 def test_what_makes_no_sense_is_refused(ens, methods, message):

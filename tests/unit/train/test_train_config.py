@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from surrogate_data import arrays, make_surrogate_data
 
+from merlin.base.document.findings import Findings
 from merlin.base.yaml_text import yaml_text
 from merlin.errors import ConfigError, MerlinError, NotADataSetError, ShardError, TrainingError, UsageError
+from merlin.shards.importing.run import import_data
+from merlin.spec.import_schema import parse_import_schema
 from merlin.train.config import TrainConfig, json_schema
 from merlin.train.config_file import load_config, parse_config
 from merlin.train.prepare import check, prepare
@@ -185,6 +188,19 @@ def test_constant_columns_are_left_out_unless_they_are_asked_for(tmp_path) -> No
     assert "'d' is the same in all samples" in refused(data, text, "fields.inputs=[a, d]")
 
 
+def test_an_image_with_a_constant_channel_is_used_as_it_is(tmp_path) -> None:
+    image = arrays(300)["image"]
+    image[..., 1] = 0.0
+    data = make_surrogate_data(tmp_path, 300, image=image)
+    text = "model: {name: regressor}\ntraining: {batch_size: 16}\n"
+    assert checked(data, text).facts.images == {}
+    found = refused(data, text, "fields.images=[image]")
+    assert "channel 1 of 'image' is constant" in found and "normalise: {image: none}" in found
+    for word in ("normalise.image=none", "normalise.images=none"):
+        assert checked(data, text, word, "fields.images=[image]").facts.images == {"image": (2, 8, 8)}
+        assert checked(data, text, word).facts.images == {"image": (2, 8, 8)}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -201,6 +217,7 @@ def test_constant_columns_are_left_out_unless_they_are_asked_for(tmp_path) -> No
         (["training.device=cuda:31"], "torch finds no GPU"),
         (["training.precision=fp16", "training.device=cpu"], "fp16 needs a GPU"),
         (["training.batch_size=5000"], "less than one batch of 5000"),
+        (["normalise={energy: {name: minmax, range: [1, 1]}}"], "normalise: normalisation {'name': 'minmax'"),
         (["tournament.trainers=32", "tournament.strategy=none"], "lower training.batch_size or tournament.trainers"),
         (["fields.scalars=[]", "fields.images=[]"], "nothing to learn is selected"),
     ],
@@ -240,6 +257,27 @@ def test_a_missing_or_damaged_data_set_is_told(data, tmp_path) -> None:
         checked(damaged, "model: {name: regressor}\n")
 
 
+def test_an_input_and_a_field_of_one_name_are_both_normalised(tmp_path) -> None:
+    values = {name: np.arange(400.0) + i for i, name in enumerate(("x", "w", "y"))}
+    np.savez(tmp_path / "samples.npz", **values)
+    schema = parse_import_schema("inputs: [x, w]\nfields: {x: , y: }\n", Findings("schema"))
+    import_data([tmp_path / "samples.npz"], schema, tmp_path / "data")
+    words = ("fields={inputs: [x, w]}", "normalise={inputs: minmax, y: minmax}")
+    scalings = checked(tmp_path / "data", "model: {name: regressor}\n", *words).normaliser.scalings
+    assert {path: of.centre[0] for path, of in scalings.items()} == pytest.approx(
+        {"inputs/x": 0, "inputs/w": 1, "fields/x": 199.5, "fields/y": 2}
+    )
+
+
+@pytest.mark.parametrize("words", [["output=~/runs"], ["directory=~/runs/a"]])
+def test_a_run_may_lie_in_the_home_directory(data, tmp_path, monkeypatch, words) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    run = checked(data, "model: {name: regressor, width: 8}\n", *words).begin()
+    assert run.path.parent == tmp_path / "home" / "runs" and not list(Path().iterdir())
+
+
 def test_a_directory_holds_one_run(data, tmp_path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(f"data: {data}\ndirectory: {tmp_path / 'run'}\nmodel: {{name: regressor, width: 8}}\n")
@@ -251,6 +289,23 @@ def test_a_directory_holds_one_run(data, tmp_path) -> None:
         prepare(path, ["model.width=16"])
     with pytest.raises(UsageError, match="is no training run"):
         prepare(tmp_path)
+
+
+def test_a_tournament_may_be_made_longer_though_a_default_follows_from_its_length(data, tmp_path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        f"data: {data}\ndirectory: {tmp_path / 'run'}\nmodel: {{name: regressor, width: 8}}\n"
+        "training: {batch_size: 8, epochs: 10}\ntournament: {trainers: 2, strategy: averaging}\n"
+    )
+    prepare(path).begin()
+    for epochs in (20, 30):
+        longer = prepare(path, [f"training.epochs={epochs}"])
+        assert longer.run is not None and longer.config.training.epochs == epochs
+        longer.begin()
+    anew = prepare(path, ["training.epochs=30", f"directory={tmp_path / 'other'}"])
+    assert anew.config.optimizer.betas > longer.config.optimizer.betas
+    with pytest.raises(UsageError, match=r"optimizer\.betas was .* and is \(?\[?0\.5"):
+        prepare(path, ["optimizer.betas=[0.5, 0.9]"])
 
 
 def test_nothing_is_written_before_everything_is_right(data, tmp_path) -> None:

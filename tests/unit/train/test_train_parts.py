@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -11,20 +14,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rank_processes import run_on_ranks, train_with_an_infinite_loss
 from surrogate_data import make_surrogate_data
 from train_events import losses
 from train_run import last_checkpoint, prepare_run, state_digest, train_run
 
 from merlin.cli.train_display import TrainLines
+from merlin.errors import MerlinError, TrainingError
 from merlin.train.checkpoint import read_checkpoint
-from merlin.train.config import Schedule
-from merlin.train.events import RunEnded
+from merlin.train.config import Optimizer, Schedule
+from merlin.train.events import RunEnded, StopRequest
 from merlin.train.metrics_log import MetricsLog, read_lines, read_metrics
-from merlin.train.optim import MovingAverage, lr_factor
+from merlin.train.optim import MovingAverage, lr_factor, make_optimizer
+from merlin.train.parallel import rendezvous
+from merlin.train.parallel.rendezvous import Rendezvous
 from merlin.train.parallel.world import World, choose_device
 from merlin.train.progress import Judge, LoopProgress
-from merlin.train.reports import Note, Report, from_line
+from merlin.train.reports import Note, Report, Silent, from_line
 from merlin.train.trainer import Trainer
+from merlin.train.whole_run import TrainRequest, train_as_rank
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +73,24 @@ def test_the_average_follows_the_weights_and_lends_itself() -> None:
     assert weight.tolist() == [8.0] * 3 and average.state_dict()["w"].tolist() == [2.0] * 3
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_first_step_that_is_skipped_leaves_nothing_in_the_momentum(is_loaded) -> None:
+    """The way of a GPU, on the CPU: the optimiser's kernel skips the step."""
+    skipped, plain = (torch.nn.Parameter(torch.ones(1000)) for _ in range(2))
+    config = Optimizer(name="sgd", lr=0.5, momentum=0.9, weight_decay=0.1)
+    one, other = (make_optimizer([weights], config, "model") for weights in (skipped, plain))
+    if is_loaded:  # what earlier versions have written before the first step
+        one.load_state_dict({**one.state_dict(), "state": {}})
+    for bad in (True, False, False):
+        skipped.grad, plain.grad = torch.full((1000,), 2.0), torch.full((1000,), 2.0)
+        one.grad_scale, one.found_inf = None, torch.tensor(float(bad))
+        one.step()
+        if not bad:
+            other.step()
+    assert torch.equal(skipped, plain) and plain[0] < 0
+    assert torch.equal(one.state[skipped]["momentum_buffer"], other.state[plain]["momentum_buffer"])
+
+
 SLURM = {
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
@@ -85,6 +111,7 @@ SLURM = {
             {**SLURM, "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"},
             World(5, 8, 1, 4, "9-2"),
         ),
+        ({**SLURM, "SLURM_STEP_NUM_TASKS": "8", "SLURM_RESTART_COUNT": "1"}, World(5, 8, 1, 8, "9-2-1")),
         ({**SLURM, "SLURM_NTASKS": "8"}, None),  # a batch script, not a step
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "1"}, None),
         (
@@ -92,11 +119,61 @@ SLURM = {
             World(1, 2, 1, 2, "f7"),
         ),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, World(0, 2, 0, 2, "job")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "PBS_JOBID": "7.host"}, World(1, 2, 0, 2, "7.host")),
+        ({"PMI_RANK": "1", "PMI_SIZE": "2", "PBS_JOBID": "7", "PALS_APID": "a"}, World(1, 2, 0, 2, "7-a")),
         ({}, None),
     ],
 )
 def test_launchers_say_which_rank_a_process_is(env, expected) -> None:
     assert World.of_launcher(env) == expected
+
+
+def test_ranks_find_each_other_though_an_earlier_launch_has_left_its_address(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(rendezvous, "CONNECT_S", 0.5)
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    with socket.create_server(("localhost", 0)) as gone, ThreadPoolExecutor(1) as pool:
+        (tmp_path / ".meeting-j").write_text(f"localhost {gone.getsockname()[1]}")
+        second = pool.submit(Rendezvous.join, World(1, 2, job="j"), tmp_path, {})
+        gone.accept()[0].close()  # now it has read the old address
+        gone.close()
+        first = Rendezvous.join(World(0, 2, job="j"), tmp_path, {})
+        assert first.from_first("run", "here") == second.result().from_first("run", None) == "here"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_meeting_that_fails_leaves_no_file_behind(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(rendezvous, "JOIN_S", 0.1)
+    with pytest.raises(TrainingError, match="only 1 of 2 processes came"):
+        Rendezvous.join(World(0, 2, job="j"), tmp_path, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_launches_that_share_a_file_do_not_train_together(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(rendezvous, "JOIN_S", 5.0)
+    store = rendezvous.serve_store()
+    (tmp_path / ".meeting-j").write_text(f"127.0.0.1 {store.port}")
+    store.add("arrived", 2)
+    Rendezvous.join(World(1, 3, job="j"), tmp_path, {})
+    with pytest.raises(TrainingError, match="another launch meets through"):
+        Rendezvous.join(World(1, 3, job="j"), tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "message"),
+    [
+        ("training.device=cuda:31", 2, "rank 1 of 2 on {host}: .*training.device is cuda:31"),
+        ("data=nowhere", 2, "rank 1 of 2 on {host}: data: "),
+        ("model.name=nowhere:build", 2, "rank 1 of 2 on {host}: .*there is no module 'nowhere'"),
+    ],
+)
+def test_every_rank_tells_its_own_error(data, tmp_path, word, code, message) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(f"data: {data}\nmodel: {{name: regressor}}\n")
+    request = TrainRequest(path, (word, f"output={tmp_path}"), under_launcher=True)
+    watch = partial(nullcontext, Silent())
+    with pytest.raises(MerlinError, match=message.format(host=socket.gethostname())) as raised:
+        train_as_rank(request, World(1, 2, job="j"), StopRequest(), lambda run: None, watch)
+    assert raised.value.exit_code == code and "\n" not in str(raised.value)
 
 
 def test_torchrun_says_which_rank_a_process_is() -> None:
@@ -120,6 +197,8 @@ def test_trainers_that_meet_through_files_have_a_gpu_each(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [choose_device("auto", local).index for local in range(4)] == [0, 1, 0, 1]
     assert choose_device("cuda:1", alone.local_rank).index == 1
+    with pytest.raises(TrainingError, match="'gpu' is no device; write auto, cpu, cuda or cuda:N"):
+        choose_device("gpu", 0)
 
 
 def test_what_is_no_number_is_never_better() -> None:
@@ -216,6 +295,14 @@ def test_updates_are_left_out_on_the_device_as_they_are_on_the_host(data, tmp_pa
         == states[1]["optimizers"]["model"]["state"][0]["step"]
         == 3
     )
+
+
+@pytest.mark.parametrize("words", [[], ["training.clip_norm=0.5"]])
+def test_ranks_keep_the_same_weights_where_the_loss_of_one_is_infinite(data, tmp_path, words) -> None:
+    words = ["model.name=tiny_models:Lopsided", "tournament.ranks_per_trainer=2", *words]
+    run = prepare_run(data, tmp_path / "run", *words).begin()
+    run.trainer(0).path.mkdir(parents=True)
+    run_on_ranks(2, train_with_an_infinite_loss, run.path)
 
 
 @pytest.mark.slow

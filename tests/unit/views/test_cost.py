@@ -5,16 +5,26 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from told_study import told_study, write
+from msgspec.structs import replace
+from small_plans import step
+from study_on_disk import make_workspace, write_study
+from told_study import OK, chunk, event, told_study, write
 
 from merlin.batch.contract import Job, JobState
 from merlin.batch.job_records import JobRecord, JobRecords
+from merlin.execution.conductor import UPDATER
 from merlin.execution.distributed.worker_jobs import jobs_folder
 from merlin.ledger.records import RESET, RangeRecord
+from merlin.ledger.segments import write_lineage
+from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.plan_io import plan_to_json
+from merlin.plan.tasks import NO_OUTCOME
 from merlin.views.allocation_cost import covered_s
 from merlin.views.cost import StepCost, StudyCost, study_cost, wasted_by_cause
-from merlin.workspace.directory import Workspace
+from merlin.workspace.directory import PLAN_NAME, Workspace, ledger_of, revision_dir
+from merlin.workspace.revisions import BEFORE, keep_present
 
 HOUR_S = 3600.0
 
@@ -41,8 +51,8 @@ def test_core_seconds_are_told_apart_by_what_became_of_the_tasks(workspace: Work
         "used": 2 * (8 + 3 + 5 + 1 + 1 + 1), "ok": 18.0, "failed": 2.0, "retried": 8.0, "interrupted": 10.0,
         "rerun": 0.0,
     }  # fmt: skip
-    assert (sim.cores, sim.runs) == (2, 7)
-    assert sim.requested_h == 2 * 7
+    assert (sim.cores, sim.runs) == (2, 8)
+    assert sim.requested_h == 2 * 8
     assert sim.wasted_h == pytest.approx(sim.used_h - sim.ok_h)
 
 
@@ -65,6 +75,73 @@ def test_what_workers_were_there_for_is_used_between_tasks_or_idle(workspace: Wo
     causes = dict(wasted_by_cause(cost))
     assert sum(causes.values()) + cost.total.ok_h == pytest.approx(cost.held_h)
     assert list(causes.values()) == sorted(causes.values(), reverse=True)
+
+
+def test_a_try_whose_time_lies_within_the_record_of_other_tasks_counts_once(tmp_path: Path) -> None:
+    workspace = make_workspace(tmp_path, step("sim", 3, resources={"walltime": "00:01:00"}))
+    first = chunk("sim", 0, [OK, NO_OUTCOME, OK], [2.0, 0.0, 3.0], started=1000.0, elapsed_s=7.5)
+    again = chunk("sim", 1, [OK], [2.0], started=1008.0, elapsed_s=2.0, tries=np.ones(1, np.uint8))
+    write(workspace, ("controller", "run1", "n1"), event("run_started", 1000.0, workers=1))
+    write(workspace, ("w0", "run1", "n1"), first, again)
+    write(workspace, ("controller", "run1", "n1"), event("run_finished", 1010.0))
+    cost = study_cost(workspace)
+    assert seconds(cost.total) | {"overhead": cost.overhead_h * HOUR_S, "idle": cost.idle_h * HOUR_S} == {
+        "used": 9.0, "ok": 7.0, "failed": 0.0, "retried": 2.0, "interrupted": 0.0, "rerun": 0.0,
+        "overhead": pytest.approx(0.5), "idle": pytest.approx(0.5),
+    }  # fmt: skip
+    assert (cost.total.runs, cost.total.requested_h) == (4, pytest.approx(4 / 60))
+
+
+def test_what_ran_before_an_update_or_was_undone_keeps_its_cost(workspace: Workspace) -> None:
+    before = study_cost(workspace)
+    updated = update(
+        workspace, *workspace.plan.instances[:2], step("fit", 2, kind=StepKind.FUNCTION, function="m:f")
+    )
+    cost = study_cost(updated)
+    assert [each.step for each in cost.steps] == ["sim", "post", "fit", "learn (gone)"]
+    assert seconds(cost.steps[-1])["rerun"] == 0.5
+    assert (cost.held_h, cost.idle_h) == pytest.approx((before.held_h, before.idle_h))
+
+    write(updated, ("controller", "run3", "n1"), event("run_started", 3000.0, workers=1))
+    write(updated, ("w0", "run3", "n1"), chunk("fit", 0, [OK], [3.0], started=3000.0, elapsed_s=3.0))
+    write(updated, ("controller", "run3", "n1"), event("run_finished", 3004.0))
+    undone = study_cost(workspace)
+    assert seconds(steps(undone)["fit (gone)"]) == seconds(undone.steps[-1]) | {"used": 3.0, "rerun": 3.0}
+    assert undone.held_h * HOUR_S == pytest.approx(before.held_h * HOUR_S + 4.0)
+
+
+def test_what_an_update_to_fewer_samples_keeps_is_not_waste(workspace: Workspace) -> None:
+    """The record of sim 3 and 4 reaches beyond the last task, so 3 has its outcome from a record of the update."""
+    sim, post, learn = workspace.plan.instances
+    fewer = update(workspace, replace(sim, num_tasks=4), replace(post, num_tasks=4), learn)
+    kept = RangeRecord(instance="sim", lo=3, hi=4, outcome=OK, cause="as before", started=2500.0)
+    write(fewer, (UPDATER, "run3", "n1"), kept)
+    found, before = (seconds(steps(study_cost(each))["sim"]) for each in (fewer, workspace))
+    assert found == before | {"failed": 0.0, "retried": before["retried"] + before["failed"]}
+
+
+def test_an_extension_that_an_update_has_put_aside_keeps_its_cost(workspace: Workspace) -> None:
+    before = study_cost(workspace)
+    aside = revision_dir(workspace.info, 1) / BEFORE / "extensions/001"
+    extension = write_study(aside, step("sim", 2), extension=1, first=6)
+    write(extension, ("controller", "run3", "n1"), event("run_started", 3000.0, workers=1))
+    write(
+        extension, ("w0", "run3", "n1"), chunk("sim", 0, [OK, OK], [1.0, 1.0], started=3000.0, elapsed_s=2.0)
+    )
+    write(extension, ("controller", "run3", "n1"), event("run_finished", 3003.0))
+    cost = study_cost(workspace)
+    assert seconds(steps(cost)["sim"])["rerun"] == 2.0
+    assert cost.held_h * HOUR_S == pytest.approx(before.held_h * HOUR_S + 3.0)
+
+
+def update(workspace: Workspace, *instances: StepInstance) -> Workspace:
+    """The study with a next revision, to which nothing was recorded so far."""
+    keep_present(workspace, 0)
+    plan = replace(workspace.plan, revision=1, instances=instances)
+    ledger_of(workspace.info, 1).mkdir(parents=True)
+    write_lineage(ledger_of(workspace.info, 1), workspace.ledger_dir)
+    (revision_dir(workspace.info, 1) / PLAN_NAME).write_text(plan_to_json(plan))
+    return Workspace(workspace.path, plan)
 
 
 def test_batch_jobs_are_counted_in_node_hours_with_those_without_a_task(workspace: Workspace) -> None:

@@ -21,10 +21,13 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.plan.fit import Need, lacking
 from merlin.plan.tasks import Chunk, Outcome
 from merlin.status.activity import Holder
+from merlin.status.run_events import EXECUTOR
 from merlin.views.explain import explain_study, obstacles_of
+from merlin.views.live import live_study
 from merlin.views.obstacle import Kind, Obstacle
 from merlin.views.obstacles import obstacles
 from merlin.views.study_facts import Disk, Handed, OnServers, StudyFacts, Waiting, facts_of
+from merlin.views.worker_story import worker_story
 from merlin.workspace.directory import Workspace
 
 NOW = 10_000.0
@@ -56,6 +59,18 @@ def workspace(tmp_path: Path) -> Workspace:
             ),
         )
     return made
+
+
+def end_well(workspace: Workspace) -> None:
+    """From now on every task is ok."""
+    with LedgerWriter(workspace.ledger_dir, "w0", session="r3", study_id="s1") as ledger:
+        for id in ("sim", "post"):
+            ledger.append(
+                ChunkRecord(
+                    instance=id, lo=0, hi=4, started=2.0,
+                    outcomes=np.full(4, Outcome.OK, np.uint8), seconds=np.ones(4, np.float32),
+                )
+            )  # fmt: skip
 
 
 def on_servers(**more: object) -> OnServers:
@@ -145,6 +160,12 @@ def test_damage_of_the_ledger_is_named_with_what_to_do(workspace: Workspace) -> 
     segment.write_bytes(content)
     found = [each for each in obstacles(facts_of(workspace)) if each.kind is Kind.LEDGER]
     assert found and str(segment) in found[0].what and "merlin restart" in found[0].remedy
+    end_well(workspace)
+    mended = explain_study(workspace)
+    assert [(each.kind, each.remedy, each.is_normal) for each in mended.obstacles] == [
+        (Kind.LEDGER, "", True)
+    ]
+    assert mended.exit_code == 0
 
 
 def test_whether_there_is_room_is_tried_with_a_file_that_does_not_stay(
@@ -258,13 +279,33 @@ def test_another_plan_and_another_version_of_merlin_are_named(workspace: Workspa
 
 
 def test_nothing_is_in_the_way_of_a_study_that_ended_well(workspace: Workspace) -> None:
-    with LedgerWriter(workspace.ledger_dir, "w0", session="r2", study_id="s1") as ledger:
-        for id in ("sim", "post"):
-            ledger.append(
-                ChunkRecord(
-                    instance=id, lo=0, hi=4, started=2.0,
-                    outcomes=np.full(4, Outcome.OK, np.uint8), seconds=np.ones(4, np.float32),
-                )
-            )  # fmt: skip
+    end_well(workspace)
     found = explain_study(workspace)
     assert (found.obstacles, found.exit_code, found.is_ended) == ((), 0, True)
+    worker = worker_story(found.members, "w0")
+    assert (worker.is_alive, worker.exit_code) == (False, 0)
+
+
+@pytest.mark.parametrize("asks", ["status", "explain"])
+def test_a_study_that_ends_after_its_ledger_was_read_and_before_redis_was_asked_has_not_stopped(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, asks: str
+) -> None:
+    with LedgerWriter(workspace.ledger_dir, "w1", session="r2", study_id="s1") as ledger:
+        ledger.append(EventRecord(kind="run_started", data={"executor": EXECUTOR}, time=3.0))
+
+    class Late:
+        """Servers that answer when the study has ended."""
+
+        def serving(self, *_: object) -> None:
+            end_well(workspace)
+
+    def ask(_: Workspace) -> tuple[OnServers, tuple[str, str]]:
+        end_well(workspace)
+        return on_servers(is_held=False), ("", "")
+
+    if asks == "status":
+        assert live_study(workspace, Late).snapshot.state == "finished"
+    else:
+        monkeypatch.setattr("merlin.views.study_facts._ask_servers", ask)
+        found = explain_study(workspace)
+        assert (found.obstacles, found.exit_code) == ((), 0)

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from merlin.views.graph import Node, listing, mermaid
+from pathlib import Path
+
+from growing_study import NUM, extend_study, make_study
+
+from merlin.views.graph import Node, graph_of_all, listing, mermaid
 
 
 def node(name: str, **sources: str) -> Node:
@@ -29,3 +33,12 @@ def test_mermaid_names_every_step_and_edge() -> None:
         "    n0_a --> n2_c",
         "    n1_b_1 -.-> n2_c",
     ]
+
+
+def test_the_tasks_of_extensions_are_counted_with_those_of_their_study(tmp_path: Path) -> None:
+    study = make_study(tmp_path / "study")
+    extension = extend_study(study, num=5)
+    nodes = graph_of_all([study.plan, extension.plan])
+    assert {node.step: (node.tasks, node.instances) for node in nodes} == {
+        "sim": (2 * (NUM + 5), 2), "post": (NUM + 5, 1), "end": (2, 1),
+    }  # fmt: skip

@@ -7,23 +7,29 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from told_study import told_study
+from small_plans import every, gather, step
+from study_on_disk import make_workspace
+from told_study import FAILED, OK, SKIPPED, chunk, told_study, write
 
 from merlin import __version__
 from merlin.errors import UsageError
 from merlin.execution.distributed.registry import OpenWork, RunningChunk, WorkerInfo
+from merlin.ledger.records import Failure, RangeRecord
 from merlin.plan.fit import Need
+from merlin.plan.plan import StepKind
 from merlin.plan.tasks import Chunk
 from merlin.status.activity import Holder
 from merlin.views.explain import StudyExplanation, explain_study
 from merlin.views.logs import TaskLogs, logs_of_failures
 from merlin.views.obstacle import Kind
+from merlin.views.rerunning import Choice, reruns
 from merlin.views.step_story import step_story
 from merlin.views.story import SampleStory, TaskStory, story_of
 from merlin.views.study_facts import Handed, OnServers, StudyFacts, facts_of
 from merlin.views.targets import kind_of, worker_named
 from merlin.views.worker_story import worker_story
 from merlin.workspace.directory import Workspace
+from merlin.workspace.holding import lock
 
 NOW = 10_000.0
 WORKER = WorkerInfo(
@@ -68,18 +74,40 @@ def test_a_failure_a_skip_and_what_waits_say_why_and_what_mends_it(workspace: Wo
     assert task(cut, "sim").remedy == f"merlin restart {workspace.path}"
     assert task(cut, "post").why == "it waits for its task of sim"
     assert (failed.exit_code, cut.exit_code) == (1, 1)
+    with lock(workspace):
+        assert (story_of(workspace, 5).exit_code, story_of(workspace, 4).exit_code) == (1, 0), "it will run"
 
 
 def test_a_skip_names_the_task_that_failed(workspace: Workspace) -> None:
-    from told_study import SKIPPED, write
-
-    from merlin.ledger.records import RangeRecord
-
     skip = RangeRecord(instance="post", lo=5, hi=6, outcome=SKIPPED, cause="…", started=2004.0)
     write(workspace, ("controller", "run2", "n1"), skip)
     found = task(story_of(workspace, 5), "post")
     assert found.why == "its task of sim failed: exit code 4"
     assert found.remedy == f"merlin rerun {workspace.path} --samples 5 --step sim"
+
+
+def test_a_failed_shard_has_a_command_that_runs_it_again_and_until_then_its_manifest_waits(
+    tmp_path: Path,
+) -> None:
+    manifest = step(
+        "collect.manifest", 1, every("collect"), step="collect", kind=StepKind.MANIFEST, per_sample=False
+    )
+    collect = replace(gather("collect", ("sim",), 4, 2), per_sample=False)
+    made = make_workspace(tmp_path, step("sim", 4), collect, manifest)
+    write(made, ("w0", "run1", "n1"), chunk("sim", 0, [OK] * 4, [1.0] * 4, started=1001.0))
+    (waits,) = [each for each in explain_study(made).obstacles if each.kind is Kind.DEPENDENCY]
+    assert waits.what == "collect's manifest waits for its 2 shards"
+    lost = [Failure(task=1, cause="no space", exit_code=1)]
+    write(
+        made,
+        ("w0", "run1", "n1"),
+        chunk("collect", 0, [OK, FAILED], [1.0] * 2, started=1002.0, failures=lost),
+    )
+    found = task(story_of(made, 3), "collect")
+    assert (found.outcome, found.why) == ("failed", "no space")
+    assert found.remedy == f"merlin rerun {made.path} --failed --step collect"
+    (rerun,) = reruns(made, Choice(failed=True, steps=("collect",)))
+    assert rerun.again["collect"] == [(1, 2)]
 
 
 def test_a_sample_that_there_is_not_is_an_error(workspace: Workspace) -> None:
@@ -148,7 +176,10 @@ def test_a_busy_worker_says_what_it_runs_and_one_with_a_free_slot_what_is_on_off
     assert (
         "2 free slots, and 1 chunk on offer" in why(facts(workspace, WORKER, work=work, handed=handed))[0][1]
     )
-    assert "waits for other tasks" in why(facts(workspace, WORKER, work=work))[0][1]
+    idle = facts(workspace, WORKER, work=work)
+    assert "waits for other tasks" in why(idle)[0][1]
+    ending = facts(workspace, replace(WORKER, is_stopping=True), work=work)
+    assert [worker_story([each], "simw.n1").exit_code for each in (idle, ending)] == [0, 1]
 
 
 def test_a_process_of_a_run_that_is_over_is_known_by_what_it_has_done(workspace: Workspace) -> None:
@@ -157,6 +188,7 @@ def test_a_process_of_a_run_that_is_over_is_known_by_what_it_has_done(workspace:
     assert (story.done.chunks, story.done.ok, story.done.failed, story.host) == (6, 7, 2, "n1")
     assert story.done.steps == ("sim", "post", "learn")
     assert "has ended" in story.obstacles[0].what
+    assert story.exit_code == 1, "tasks of the run failed"
     alive = replace(found, holder=Holder(pid=os.getpid(), host="n1", is_here=True))
     assert worker_story([alive], "w0").obstacles == ()
 

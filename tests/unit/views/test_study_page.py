@@ -17,6 +17,7 @@ from waiting import wait_until
 from merlin.errors import WorkspaceError
 from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.status.snapshot import take_snapshot
+from merlin.views import surroundings
 from merlin.views.heat import heat
 from merlin.views.study_ledgers import StudyLedgers
 from merlin.views.study_page import StudyPage, StudyView
@@ -200,11 +201,14 @@ def test_merged_segments_change_no_number(study: Workspace) -> None:
     ],
 )
 def test_the_state_of_a_study_that_nobody_runs(
-    study: Workspace, events: list[EventRecord], state: str, reason: str
+    study: Workspace, events: list[EventRecord], state: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(study, *events, worker="controller")
-    page = StudyView(study.path).look()
+    monkeypatch.setattr(surroundings, "FIRST_S", 60.0)
+    view = StudyView(study.path)
+    page = view.look()
     assert page.state == state
+    assert bool(page.obstacles) == bool(view.look().obstacles) == (state == "stopped")
     assert reason in page.state_reason
     assert page.executor == ("local" if events else "")
     assert (page.workers, page.num_slots, page.eta) == ((), 0, None)

@@ -9,6 +9,7 @@ from merlin.errors import SpecError
 from merlin.workspace.checking import check_study, load_checked
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import MAX_DIAGNOSTICS
+from merlin.workspace.sampling import Design, write_samples
 
 SPEC = """
 description: {name: s, description: d}
@@ -113,17 +114,31 @@ def test_no_more_findings_than_a_screen(check, tmp_path):
     assert len(check("s.csv")[1]) == MAX_DIAGNOSTICS
 
 
-@pytest.mark.parametrize(("num", "codes"), [("8", ["samples-generate"]), ("2", [])])
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ("sobol, num: 8", ["8 samples, and s.csv has 2"]),
+        ("sobol, num: 2", []),
+        ("sobol, num: 2, bounds: {X0: [0, 1], X1: [0, 1]}", ["other values than s.csv has"]),
+        ("uniform, num: 2, seed: 7", []),
+        ("uniform, num: 2, seed: 8", ["other values than s.csv has"]),
+        ("latin_hypercube, num: 2", ["other values than s.csv has"]),
+    ],
+)
 def test_a_file_that_is_used_in_place_of_a_method_is_a_warning_if_it_has_other_rows(
-    check, tmp_path, num, codes
+    check, tmp_path, method, words
 ):
-    text = SPEC + f"    generate: {{method: sobol, num: {num}, bounds: {{X0: [0, 1], X1: [0, 1]}}}}\n"
+    bounds = "" if "bounds" in method else ", bounds: {X0: [2, 3], X1: [4, 5]}"
+    text = SPEC + f"    generate: {{method: {method}{bounds}}}\n"
     assert check("s.csv", text)[1] == []  # made when the study runs
-    (tmp_path / "s.csv").write_text("1,2\n3,4\n")
+    design = Design(method="uniform", num=2, bounds={"X0": (2, 3), "X1": (4, 5)}, seed=7)
+    write_samples(tmp_path / "s.csv", design, ("X0", "X1"))
     plan, found = check("s.csv", text)
     assert plan is not None
-    assert [(d.severity, d.line, d.code) for d in found] == [("warning", 11, code) for code in codes]
-    assert all("8 samples" in d.message and "s.csv has 2" in d.message for d in found)
+    assert [(d.severity, d.line, d.code) for d in found] == [
+        ("warning", 11, "samples-generate") for _ in words
+    ]
+    assert all(word in d.message for d, word in zip(found, words, strict=True))
 
 
 def test_a_file_beside_the_spec_is_found_by_specroot(check, tmp_path, monkeypatch):

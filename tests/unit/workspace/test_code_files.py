@@ -102,6 +102,16 @@ def test_a_single_entry_needs_no_brackets_and_may_use_variables_and_parameters(s
     assert list(code(spec)) == ["in/deck_1.txt", "in/deck_3.txt"]
 
 
+def test_variables_in_values_of_parameters_are_filled_in(spec_of, place):
+    put(place / "decks/a.txt", "a")
+    spec = spec_of(
+        'cmd: cat "$(DECK)"\nfiles: ["$(DECK)"]',
+        "global.parameters: {DECK: {values: [$(SPECROOT)/decks/a.txt]}}",
+    )
+    assert code(spec) == {"decks/a.txt": sha("a")}
+    assert findings(place) == []
+
+
 def test_wildcards_pass_over_what_is_hidden_compiled_or_part_of_a_study(spec_of, place):
     for name in (
         "a.py",

@@ -42,6 +42,7 @@ merlin:
   samples: {{column_labels: [X, Y], {samples}}}
 """
 SOBOL = "generate: {method: sobol, num: $(N), bounds: {X: [0, 1], Y: [0, 2]}, seed: 5}"
+TURNED = "{validation: 0.1, train: 0.8, test: 0.1}"
 DESIGN = Design(method="sobol", num=50, bounds={"X": (0.0, 1.0), "Y": (0.0, 2.0)}, seed=5)
 
 
@@ -127,6 +128,10 @@ def test_the_plan_moves_with_the_study(spec_of, tmp_path):
         ({"factor": 3}, r"sim.*\n.*- run \$\(X\) \$\(Y\) 2 >.*\n.*\+ run \$\(X\) \$\(Y\) 3 >"),
         ({"dtype": "float32"}, "dtype of field y of collect: float64, now float32"),
         ({"change": lambda text: text.replace("samples_per_shard: 8", "samples_per_shard: 4")}, "8, now 4"),
+        (
+            {"change": lambda text: text.replace("shard: 8", f"shard: 8, splits: {TURNED}")},
+            r"order of splits of collect.manifest: .*train.*validation.*test",
+        ),
         (
             {"change": lambda text: text.replace("make mesh", "make finer mesh")},
             "make mesh, now make finer",

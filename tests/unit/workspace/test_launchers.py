@@ -78,9 +78,9 @@ def test_a_job_of_another_scheduler_is_not_ours(commands_of):
     assert commands_of(LSB_JOBID="12", LSB_HOSTS="a b") == [" ./sim", " ./post", " ./post"]
 
 
-def test_numbers_that_no_launcher_takes_are_an_error_with_a_place(tmp_path, commands_of):
-    text = SPEC.replace("slurm: --mpi=pmix", "walltime: $(P)") + (
-        "global.parameters: {P: {values: [soon], label: P.%%}}\n"
+def test_words_that_no_launcher_takes_are_an_error_with_a_place(tmp_path, commands_of):
+    text = SPEC.replace("slurm: --mpi=pmix", "slurm: $(P)") + (
+        'global.parameters: {P: {values: ["\\a"], label: P.%%}}\n'
     )
     commands_of(SPEC, SLURM_JOB_ID="12")
     (tmp_path / "s.yaml").write_text(text)

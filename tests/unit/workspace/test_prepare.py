@@ -137,6 +137,26 @@ def test_a_samples_file_of_the_command_line_is_copied(spec_of, tmp_path):
     assert workspace.samples().num == 5 == plan_only(spec, options).samples.num
 
 
+@pytest.mark.parametrize("pattern", ["s?.npy", "s*.npy", "?[x]/s1.npy"])
+def test_a_pattern_on_the_command_line_is_read_where_its_files_are(spec_of, tmp_path, pattern):
+    (tmp_path / "ax").mkdir()
+    for name in ("s1.npy", "s2.npy", "ax/s1.npy"):
+        np.save(tmp_path / name, np.ones((5, 2)))
+    spec = spec_of(STUDY, samples("file: x.npy"))
+    options = StudyOptions(samples_file=pattern)
+    assert prepare_study(spec, options).plan.samples.num == (5 if "/" in pattern else 10)
+
+
+def test_what_a_failed_command_has_written_is_not_used_by_the_next_run(spec_of, tmp_path):
+    spec = spec_of(STUDY, samples("file: s.csv, generate: {cmd: 'echo 1,2 > s.csv; exit 3'}"))
+    for _ in range(2):
+        with pytest.raises(
+            SamplesError, match=r"exit code 3, and what it had written is .*s\.csv\.failed now"
+        ):
+            prepare_study(spec)
+    assert not (tmp_path / "s.csv").exists()
+
+
 def test_a_samples_file_without_a_samples_block_is_a_usage_error(spec_of, tmp_path):
     np.save(tmp_path / "mine.npy", np.ones((5, 2)))
     spec = spec_of("study: [{name: a, description: d, run: {cmd: x}}]")

@@ -80,10 +80,24 @@ def test_text_values_are_written_as_they_stand_in_the_file(tmp_path):
     assert table.rows(0, 2)["X1"].tolist() == ["Dr. No", " x"]
 
 
+def test_blanks_around_numbers_do_not_get_into_commands(tmp_path):
+    samples = open_samples(write(tmp_path / "s.csv", "1, 2\n3 , 4.50 # said\n"), LABELS)
+    assert samples.text_rows(0, 2) == [("1", "2"), ("3", "4.50")]
+    samples = open_samples(write(tmp_path / "s.csv", "1, a b\n3, 4\n"), LABELS)
+    assert samples.text_rows(0, 2) == [("1", " a b"), ("3", "4")]
+
+
+@pytest.mark.parametrize(("value", "places"), [("", [(2, 3)]), ('""', [])])
+def test_a_value_that_is_missing_among_text_is_an_error_unless_it_is_quoted(tmp_path, value, places):
+    samples = open_samples(write(tmp_path / "s.csv", f"1,a\n2,{value}\n3,c\n"), LABELS)
+    found = samples.findings(5)
+    assert [(d.code, d.line, d.col) for d in found] == [("samples-empty-value", *place) for place in places]
+
+
 def test_comments_empty_lines_and_a_header_are_not_samples(tmp_path):
     text = "# made by hand\nX0, X1\n\n1,2\r\n   \n  # more\n3,4 # why\n5,6"
     table = open_samples(write(tmp_path / "s.csv", text), LABELS)
-    assert table.text_rows(0, table.num) == [("1", "2"), ("3", "4 "), ("5", "6")]
+    assert table.text_rows(0, table.num) == [("1", "2"), ("3", "4"), ("5", "6")]
     assert table.rows(0, 3)["X1"].tolist() == [2, 4, 6]
 
 
@@ -249,9 +263,26 @@ def test_a_damaged_file_is_an_error_of_the_file(tmp_path, name):
     assert findings(write(tmp_path / name, "not really"))[0].code == "samples-unreadable"
 
 
+def test_an_archive_called_npy_is_an_error_of_the_file(tmp_path):
+    np.savez(tmp_path / "s.npz", a=[1.0])
+    data = (tmp_path / "s.npz").read_bytes()
+    for content in (data, data[:40]):
+        (tmp_path / "s.npy").write_bytes(content)
+        assert findings(tmp_path / "s.npy")[0].code == "samples-unreadable"
+
+
 def test_other_formats_are_refused_with_the_allowed_ones(tmp_path):
     found = findings(write(tmp_path / "s.xlsx", "1"))
     assert ".npy" in found[0].hint
+
+
+@pytest.mark.parametrize("values", [["a", None], [True, None]])
+def test_a_null_of_parquet_is_no_text(tmp_path, values):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"X0": values, "X1": [1, 2]}), tmp_path / "s.parquet")
+    found = findings(tmp_path / "s.parquet")[0]
+    assert (found.code, found.message) == ("samples-empty-value", "row 1, column X0: the value is missing")
 
 
 def test_parquet_columns_are_found_by_name_over_row_groups(tmp_path):

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import WIDTH, Canvas, Section
-from merlin.shards.plot.ticks import Scale, apply
+from merlin.shards.plot.ticks import Scale, apply, label
 from merlin.train.results.history import History
 from merlin.train.results.report.curves import COLOURS
 
@@ -102,7 +102,8 @@ def _draw(chart: Lineage, height: float, canvas: Canvas) -> None:
 
 def _finish(axes: Any, chart: Lineage, place: dict[int, int]) -> None:
     end = chart.history.num_rounds + 1
-    apply(axes.xaxis, Scale(0.0, float(end), is_whole=True), ticks=10)
+    scale = Scale(0.0, float(end), is_whole=True)
+    apply(axes.xaxis, scale, ticks=10)
     axes.set_xlim(0, end)
     axes.set_ylim(len(place) - 0.5, -0.5)
     shown = chart.trainers[:: max(1, -(-len(place) // _MOST_NAMES))]
@@ -114,4 +115,4 @@ def _finish(axes: Any, chart: Lineage, place: dict[int, int]) -> None:
                       fontsize=look.SMALL, clip_on=False)  # fmt: skip
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("round", labelpad=2)
+    axes.set_xlabel(label("round", "", scale), labelpad=2)
