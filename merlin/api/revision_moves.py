@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from merlin.base.ranges import merged
+from merlin.base.ranges import Range, merged
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.revise import Change, InstanceChange
 from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME
@@ -43,8 +43,8 @@ def moves_of(
             if instance is None:
                 continue
             if instance.kind is StepKind.CMD and instance.per_sample and not (each.is_gone or each.why):
-                for task in range(new[each.id].num_tasks, instance.num_tasks):  # samples that are gone
-                    yield _move(workspace, f"{each.id}/{workspace.sample_path(instance, task)}", aside)
+                samples_gone = (new[each.id].num_tasks, instance.num_tasks)
+                yield from _of_directories(workspace, instance, [samples_gone], aside)
             if not (_is_touched(each) or _makes_data_set(members[0][0], instance, each)):
                 continue
             if instance.kind is StepKind.MANIFEST:
@@ -86,10 +86,20 @@ def _of_tasks(
     if is_whole and (new is None or new.num_tasks >= old.num_tasks or each.why):
         yield _move(workspace, old.id, aside)
     elif old.kind is StepKind.CMD:
-        for lo, hi in tasks:
-            for task in range(lo, hi):
-                below = workspace.sample_path(old, task)
-                yield _move(workspace, f"{old.id}/{below}" if below else old.id, aside)
+        yield from _of_directories(workspace, old, tasks, aside)
+
+
+def _of_directories(
+    workspace: Workspace, instance: StepInstance, tasks: Iterable[Range], aside: str
+) -> Iterator[Move]:
+    """The moves of tasks' directories; that of the step instance is enough if it is not there, because none has run."""
+    numbers = [task for lo, hi in tasks for task in range(lo, hi)]
+    if numbers and not (workspace.path / instance.id).exists():
+        yield _move(workspace, instance.id, aside)
+        return
+    for task in numbers:
+        below = workspace.sample_path(instance, task)
+        yield _move(workspace, f"{instance.id}/{below}" if below else instance.id, aside)
 
 
 def _links(study: Workspace, id: str, aside: str, num_shards: int) -> Iterator[Move]:

@@ -22,6 +22,7 @@ from merlin.status.failures import FailureGroup, group_failures
 from merlin.status.live import is_live
 from merlin.status.snapshot import is_published, read_facts
 from merlin.status.sql import query_frame
+from merlin.views.live import has_left_jobs
 from merlin.views.study_page import StudyPage, StudyView
 from merlin.workspace.directory import members
 from merlin.workspace.holding import open_finished
@@ -133,7 +134,7 @@ class Study:
         Raises WorkspaceError if a command on another machine runs it, ExecutionError if something survives.
         """
         for study in members(self._workspace):
-            if is_live(study) or is_published(read_facts(study)):
+            if is_live(study) or is_published(read_facts(study)) or has_left_jobs(study):
                 cancel_study(study, _LOG.info)
         return self
 

@@ -24,6 +24,7 @@ from merlin.plan.revise_collection import Holds
 from merlin.plan.revise_extension import Revised, because_of_study
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.load import Spec, load_spec
+from merlin.spec.model import Samples
 from merlin.spec.variables import OUTPUT_PATH
 from merlin.views.rerunning import HasFiles
 from merlin.workspace.acquire import missing_paths
@@ -32,7 +33,7 @@ from merlin.workspace.directory import REVISIONS_DIR, Workspace, members, revisi
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import code_version
 from merlin.workspace.provenance import NAME as PROVENANCE_NAME
-from merlin.workspace.provenance import Provenance, find_provenance, read_provenance
+from merlin.workspace.provenance import find_provenance, read_provenance
 from merlin.workspace.replan import Replanning
 from merlin.workspace.revisions import next_number, numbered
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, rows_of
@@ -195,22 +196,30 @@ class _Planning:
             )
         if block is None or info is None:
             return None
-        given = [studies[0]]
-        given += (each for each in studies[1:] if "--new-rows" not in _first_provenance(each).command.split())
+        given = [studies[0], *(each for each in studies[1:] if not self._is_of_a_file(each, block))]
         last = studies.index(given[-1])  # a spec that gave its samples also had those before them
         known = KnownSamples(
             info=info,
             table=_rows_of(studies),
             num_given=_num_samples(studies[: last + 1]),
-            origins=tuple(self._origin(member) for member in given if block.generate),
+            origins=tuple(self._origin(member, member.info) for member in given if block.generate),
         )
         folder = self.folder or revision_dir(self.study.info, self.number)
         return wanted_samples(self.spec, self.options, known, self.variables, folder)
 
-    def _origin(self, member: Workspace) -> Origin:
+    def _is_of_a_file(self, extension: Workspace, block: Samples) -> bool:
+        """Whether an extension was begun with a file of its own: by --new-rows, --samplesfile or merlin.run."""
+        folder = _begun_with(extension)
+        words = read_provenance(folder).command.split()
+        if any(word.startswith(("--new-rows", "--samplesfile")) for word in words):
+            return True
+        first = self._origin(extension, folder).block if block.generate else None
+        return first is not None and first.generate is None
+
+    def _origin(self, member: Workspace, folder: Path) -> Origin:
+        """What the spec says of a member's samples of which `folder` has the copy."""
         variables = runtime_variables(self.spec, member.path, member.root)
-        has_other_file = "--samplesfile" in read_provenance(member.info).command
-        for path in () if has_other_file else member.info.glob("*.expanded.yaml"):
+        for path in folder.glob("*.expanded.yaml"):
             with suppress(MerlinError):
                 return Origin(load_spec(path, allow_undefined=True).document.merlin.samples, variables)
         return Origin(None, variables)
@@ -347,12 +356,11 @@ def _rows_of(studies: Iterable[Workspace]) -> SamplesTable:
     return JoinedRows([(table, 0, table.num) for table in tables])
 
 
-def _first_provenance(member: Workspace) -> Provenance:
-    """How a study or an extension was begun; each revision has a provenance of its own."""
+def _begun_with(member: Workspace) -> Path:
+    """The folder that tells how a study or an extension was begun; each revision has one of its own."""
     numbers = numbered(member.info / REVISIONS_DIR)
     folders = [*(revision_dir(member.info, number) for number in numbers), member.info]
-    found = (folder for folder in folders if (folder / PROVENANCE_NAME).is_file())
-    return read_provenance(next(found, member.info))
+    return next((folder for folder in folders if (folder / PROVENANCE_NAME).is_file()), member.info)
 
 
 def _num_samples(studies: Iterable[Workspace]) -> int:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 _READING = ("SELECT", "MULTI", "PRAGMA", "CALL")  # types of statements; MULTI: PIVOT
-_EXPLAIN = re.compile(r"explain\b\s*(?:analyze\b|\([^)]*\))?\s*", re.IGNORECASE)
+_EXPLAIN = re.compile(r"explain\b\s*(?:analyze\b|\(\s*(?:analyze|format)\b[^)]*\))?\s*", re.IGNORECASE)
 
 
 def require_reading(connection: DuckDBPyConnection, sql: str, what: str, example: str) -> None:

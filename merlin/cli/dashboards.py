@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import re
@@ -130,7 +129,7 @@ def _announce(options: DashboardOptions, address: Address, door: Door, places: S
         print(f"{can}; Ctrl-C ends the dashboard")
     flush()
     if options.opens:
-        _open_browser(url)
+        _open_browser(address.url(door.ticket.issue()))
 
 
 def _warn(address: Address) -> None:
@@ -150,14 +149,4 @@ def _open_browser(url: str) -> None:
     if sys.platform == "linux" and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
         remark("merlin: there is no display here; open the address yourself")
         return
-    threading.Thread(target=webbrowser.open, args=(_page_to(url).as_uri(),), daemon=True).start()
-
-
-def _page_to(url: str) -> Path:
-    """A private page that leads to the address; in a command line of a browser everybody could read the token."""
-    from merlin.config.places import merlin_home
-    from merlin.config.private_file import write_private
-
-    page = merlin_home(os.environ) / "dashboard-open.html"
-    write_private(page, f'<meta http-equiv="refresh" content="0; url={html.escape(url)}">\n')
-    return page
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

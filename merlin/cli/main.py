@@ -149,6 +149,9 @@ def _exit_code_of(args: Sequence[str]) -> object:
     try:
         return cli.main(args=args, prog_name="merlin", standalone_mode=False)
     except SystemExit as end:  # what was printed has to be written before this counts: the disk may be full
+        if isinstance(end.code, str):  # said by code of the user
+            _say(end.code)
+            return 1
         return end.code
 
 

@@ -18,7 +18,7 @@ from merlin.dashboard.answers import refusal, refusal_for
 from merlin.dashboard.hosts import HostNames
 from merlin.dashboard.requests import Asked, asked_by
 from merlin.dashboard.sign_in import sign_in_page
-from merlin.dashboard.tokens import Token, same
+from merlin.dashboard.tokens import Ticket, Token, same
 
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN_PATHS = ("/healthz",)  # that need no token
@@ -42,6 +42,7 @@ class Door:
     """What a request needs to be let in."""
 
     token: Token = field(repr=False)
+    ticket: Ticket = field(default_factory=Ticket, repr=False)
     hosts: HostNames
     port: int
     root_path: str = ""  # "/sub", as a browser sees it behind a proxy
@@ -108,7 +109,9 @@ class Guard:
 
     def _sign_in(self, asked: Asked) -> Response:
         """Leave a cookie for a right token, and lead to the address without it."""
-        if not same(asked.query["token"], self.door.token.text) and not self.door.lets_in(asked):
+        given = asked.query["token"]
+        is_right = same(given, self.door.token.text) or self.door.ticket.take(given)
+        if not is_right and not self.door.lets_in(asked):
             return sign_in_page(is_refused=True)
         rest = [(name, value) for name, value in asked.query.multi_items() if name != "token"]
         place = asked.root + quote(asked.path.lstrip("/"), safe="/~:@!$&'()*+,;=")

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from merlin.config.private_file import write_private
 from merlin.errors import ConfigError
 
 TOKEN_FILE = "dashboard-token"
+TICKET_S = 60.0
 _NUM_BYTES = 32
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{32,128}")
 
@@ -39,6 +41,24 @@ class Token(Struct, frozen=True):
 
     def _derived(self, purpose: str) -> str:
         return hmac.digest(self.text.encode(), f"merlin dashboard {purpose}".encode(), "sha256").hex()
+
+
+class Ticket:
+    """A token that opens once, soon: for the command line of a browser, which all users of the machine can read."""
+
+    def __init__(self) -> None:
+        self._text, self._until = "", 0.0
+
+    def issue(self) -> str:
+        self._text, self._until = secrets.token_urlsafe(_NUM_BYTES), time.monotonic() + TICKET_S
+        return self._text
+
+    def take(self, given: str) -> bool:
+        """True for the text that was issued last, if it has not been used or become too old."""
+        if not self._text or not same(given, self._text) or time.monotonic() > self._until:
+            return False
+        self._text = ""
+        return True
 
 
 def same(given: str, expected: str) -> bool:

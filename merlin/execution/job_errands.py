@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Protocol, TypeVar
 
 from merlin.batch.contract import BatchScheduler, Job
-from merlin.errors import MerlinError
+from merlin.errors import MerlinError, SchedulerUnreachableError
 from merlin.execution.job_folder import StepJob
 
 T = TypeVar("T")
@@ -46,6 +47,9 @@ class Errands:
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._cancellations: list[Future[None]] = []
         self._running: list[tuple[float, Future[object]]] = []  # since when (monotonic)
+        self._from_here: set[str] = (
+            set()
+        )  # names of jobs whose ids this cluster gave; the thread uses it, too
 
     def scheduler(self, name: str) -> BatchScheduler:
         """The scheduler that a spec calls `name`. Raises UsageError."""
@@ -54,6 +58,7 @@ class Errands:
     def submit(self, job: StepJob, script: str, *, is_again: bool) -> Future[str]:
         """Submit a script; the result is the job's id. With `is_again`, it may have been submitted before."""
         client = self._client(job.scheduler)
+        self._from_here.add(job.name)
         return self._run(lambda: client.submit(job.name, script, is_again=is_again))
 
     def ask(self, jobs: Iterable[StepJob]) -> Future[dict[str, Job]]:
@@ -62,7 +67,9 @@ class Errands:
 
         def answers() -> dict[str, Job]:
             found = ((several, client.jobs([job.id for job in several])) for client, several in asked)
-            return {job.lease: _about(job, listed[job.id]) for several, listed in found for job in several}
+            return {
+                job.lease: self._about(job, listed[job.id]) for several, listed in found for job in several
+            }
 
         return self._run(answers)
 
@@ -70,7 +77,8 @@ class Errands:
         """End jobs; those without an id are looked for by their names."""
         for name, several in _by_scheduler(jobs).items():
             client = self._client(name)
-            self._cancellations.append(self._run(lambda c=client, s=several: cancel_jobs(c, s)))  # type: ignore[misc]
+            errand = partial(cancel_jobs, client, several, self._from_here)
+            self._cancellations.append(self._run(errand))
 
     def troubles(self) -> list[str]:
         """Cancellations that have failed, and commands that take long, since the last call."""
@@ -94,6 +102,14 @@ class Errands:
         self._queue.put(None)
         self._thread.join(limit_s)
         return not self._thread.is_alive()
+
+    def _about(self, job: StepJob, listed: Job) -> Job:
+        if _is_same(job, listed):
+            return listed
+        self._from_here.discard(job.name)
+        return Job(
+            id=job.id, name=job.name, reason=f"on this cluster, its id is that of the job {listed.name}"
+        )
 
     def _client(self, name: str) -> Client:
         if name not in self._clients:
@@ -121,13 +137,26 @@ class Errands:
             errand()
 
 
-def cancel_jobs(client: Client, jobs: Collection[StepJob]) -> None:
-    """End these jobs; those without an id are looked for by their names, and an id of another job is left alone."""
-    listed = client.jobs([job.id for job in jobs if job.id], is_urgent=True)
-    ids = [job.id for job in jobs if job.id and _is_same(job, listed[job.id])]
-    ids += [found.id for job in jobs if not job.id and (found := client.find(job.name))]
-    if ids:
+def cancel_jobs(client: Client, jobs: Collection[StepJob], from_here: Collection[str] = ()) -> None:
+    """End these jobs; those without an id are looked for by their names.
+
+    An id is left alone if the scheduler says that it is another job's; it is not asked about jobs of the names
+    `from_here`. Raises SchedulerUnreachableError or SchedulerRefusedError.
+    """
+    others = _other_jobs(client, [job for job in jobs if job.id and job.name not in from_here])
+    if ids := [job.id for job in jobs if job.id and job.id not in others]:
         client.cancel(ids)
+    if ids := [found.id for job in jobs if not job.id and (found := client.find(job.name))]:
+        client.cancel(ids)
+
+
+def _other_jobs(client: Client, jobs: Collection[StepJob]) -> set[str]:
+    """The ids of these jobs that are other jobs' on this cluster, as far as its scheduler answers."""
+    try:
+        listed = client.jobs([job.id for job in jobs], is_urgent=True) if jobs else {}
+    except SchedulerUnreachableError:
+        return set()  # it may still take orders
+    return {job.id for job in jobs if not _is_same(job, listed[job.id])}
 
 
 def _by_scheduler(jobs: Iterable[StepJob]) -> dict[str, list[StepJob]]:
@@ -140,9 +169,3 @@ def _by_scheduler(jobs: Iterable[StepJob]) -> dict[str, list[StepJob]]:
 def _is_same(job: StepJob, listed: Job) -> bool:
     """False if the id is that of a job with another name: then this is not the cluster that `job` was submitted to."""
     return listed.name in ("", job.name)
-
-
-def _about(job: StepJob, listed: Job) -> Job:
-    if _is_same(job, listed):
-        return listed
-    return Job(id=job.id, name=job.name, reason=f"on this cluster, its id is that of the job {listed.name}")

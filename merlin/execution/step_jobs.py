@@ -42,6 +42,7 @@ SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a
 MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
 TELL_S = 60.0  # between two notes to users about the jobs
 REPORT_S = 10.0  # for a report to become visible after its job has ended
+SAY_S = 90.0  # for a batch scheduler to say how a job ended that reports an interruption; a question may take 60 s
 MAX_FALSE_STARTS = 3  # jobs in a row that end before our program begins: the study stops
 END_S = 5.0  # for jobs to report after they were cancelled with the study
 
@@ -54,6 +55,7 @@ class _Live(Struct):
     may_be_submitted: bool = False  # although it has no id, by an earlier owner or a failed command
     ended: Job | None = None  # what the batch scheduler said when it was over
     ended_at: float = 0.0
+    reported_at: float | None = None  # when its report on an interruption was first seen
 
 
 class StepJobs:
@@ -166,7 +168,8 @@ class StepJobs:
         counts = scheduler.counts()
         for instance in self._workspace.plan.instances:
             policy = self._policies.get(instance.step)
-            if policy is not None and policy.scheduler in self._absent and counts[instance.id].ready:
+            has_some = counts[instance.id].ready or counts[instance.id].queued
+            if policy is not None and policy.scheduler in self._absent and has_some:
                 return lacks_program(policy.scheduler, instance.step)
         return ""
 
@@ -309,14 +312,14 @@ class StepJobs:
         done = reported(self._workspace)
         out = []
         for live in list(self._live.values()):
-            report = self._own_report(live) if live.job.lease in done else None
+            report = self._own_report(live, now) if live.job.lease in done else None
             if report is None and live.ended is not None and now - live.ended_at >= REPORT_S:
                 report = self._report_without(live, live.ended)
             if report is not None:
                 out.append(report)
         return out
 
-    def _own_report(self, live: _Live) -> ChunkReport | None:
+    def _own_report(self, live: _Live, now: float) -> ChunkReport | None:
         """The job's own report; None if it cannot be used: then the ledger counts."""
         try:
             report = live.folder.report()
@@ -326,14 +329,22 @@ class StepJobs:
         if report is None or report.chunk != live.job.chunk or report.chunk.lease != live.job.lease:
             return None
         if report.is_interrupted and not report.cut_off:
-            if live.job.id and live.ended is None and not self._has_cancelled:
-                return None  # the batch scheduler must say first whether its limit ended the job
+            if self._may_be_told(live, now):
+                return None
             report = self._blamed(live, report)
         self._num_false_starts = 0
         self._settle(live, keep=report.result is None)
         if live.job.session != self._session and report.result is not None:
             return self._interrupted(live)  # this run may have reset tasks since: the ledger decides
         return report
+
+    def _may_be_told(self, live: _Live, now: float) -> bool:
+        """Whether the batch scheduler may still say if its limit ended a job that reports an interruption."""
+        if live.reported_at is None:
+            live.reported_at = now
+        if not live.job.id or live.ended is not None or self._has_cancelled:
+            return False
+        return live.job.scheduler not in self._absent and now - live.reported_at < SAY_S
 
     def _blamed(self, live: _Live, report: ChunkReport) -> ChunkReport:
         """The report on an interrupted job; a walltime blames the first task left, so that this ends one day."""

@@ -201,6 +201,7 @@ def _chosen(
 ) -> dict[str, list[Range]]:
     """The tasks that run again for a reason of their own."""
     chosen: dict[str, list[Range]] = {}
+    sizes = {instance.id: instance.num_tasks for instance in new.instances}
     for instance in new.instances:
         known = before.instances.get(instance.id)
         if reasons.get(instance.id):
@@ -208,7 +209,7 @@ def _chosen(
         elif known is not None:
             ranges = list(changed_samples) if instance.per_sample else []
             ranges += changed_inputs.get(instance.id, ())
-            chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, new)])
+            chosen[instance.id] = merged([*ranges, *_other_inputs(known, instance, before, sizes)])
     return {id: ranges for id, ranges in chosen.items() if ranges}
 
 
@@ -271,9 +272,10 @@ def _gone(before: Before, new: Plan) -> Iterator[InstanceChange]:
             yield InstanceChange(id=instance.id, step=instance.step, is_gone=True)
 
 
-def _other_inputs(old: StepInstance, new: StepInstance, before: Before, plan: Plan) -> list[Range]:
+def _other_inputs(
+    old: StepInstance, new: StepInstance, before: Before, sizes: Mapping[str, int]
+) -> list[Range]:
     """Tasks that see all of another step instance, if that has more or fewer tasks than before."""
-    sizes = {instance.id: instance.num_tasks for instance in plan.instances}
     differs = [
         edge.source
         for edge in new.edges

@@ -130,13 +130,14 @@ def find_collection(
     """
     found = Collected()
     ours, theirs = _collections(before.plan), _collections(plan)
+    instances = {instance.id: instance for instance in plan.instances}
     for source in plan.instances:
         if source.aggregate is not None or source.id not in before.instances or source.id in changed:
             continue
         was, wanted = ours.get(source.id, {}), theirs.get(source.id, {})
         if files := _in_files(before, source, now[source.id], was, wanted):
             found.from_files[source.id] = files
-        fed = [each for each in plan.instances if each.id in wanted]
+        fed = [instances[id] for id in wanted]
         # whose data sets are made from nothing
         is_anew = any(target.id in changed or target.id not in before.instances for target in fed)
         if is_anew and (failed := _failed_without_files(before, source)):

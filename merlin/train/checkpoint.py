@@ -17,7 +17,7 @@ from merlin.base.files import TEMPORARY_SUFFIX, link_or_copy, making_directory, 
 from merlin.base.records import FileFormat
 from merlin.errors import CheckpointError
 from merlin.train.parallel.mesh import Ranks
-from merlin.train.sharded_state import on_all_ranks, read_sharded, write_sharded
+from merlin.train.sharded_state import on_all_ranks, read_plain, read_sharded, write_sharded
 from merlin.train.state_file import State, read_state, require_format
 
 FORMAT = FileFormat("merlin-checkpoint", 2)
@@ -172,14 +172,14 @@ def best_checkpoint(directory: Path) -> Path | None:
     return old if old.exists() else None
 
 
-def read_best(directory: Path) -> State | None:
+def read_best(directory: Path, *, tensors: bool = True) -> State | None:
     """The best checkpoint of a trainer, which may still train and replace it; None if it has none.
 
-    Raises CheckpointError if it cannot be read.
+    Without `tensors`, only its plain values are needed. Raises CheckpointError if it cannot be read.
     """
     while (path := best_checkpoint(directory)) is not None:
         try:
-            return read_checkpoint(path)
+            return read_checkpoint(path) if tensors or path.suffix == _FILE else read_plain(path, FORMAT)
         except CheckpointError:
             if best_checkpoint(directory) == path:
                 raise

@@ -159,8 +159,11 @@ def publish_best(run: RunDirectory, config: TrainConfig) -> dict[str, Any] | Non
     CheckpointError.
     """
     with locked(run.path / "best.lock", wait=True):
-        best = _best_of_all(run, deciding_metric(config))
-        return None if best is None else _publish(run, config, best)
+        head = _best_of_all(run, deciding_metric(config))
+        if head is None or _published(run) == (found := _facts_of(head)):
+            return None if head is None else found
+        best = read_best(run.trainer(head["trainer_index"]).checkpoints)
+        return None if best is None else _publish(run, config, {**head, **best})
 
 
 def _best_of_all(run: RunDirectory, metric: str) -> State | None:
@@ -170,7 +173,7 @@ def _best_of_all(run: RunDirectory, metric: str) -> State | None:
     """
     best: State | None = None
     for index in run.trainers():
-        state = read_best(run.trainer(index).checkpoints)
+        state = read_best(run.trainer(index).checkpoints, tensors=False)
         if state is None or state["progress"]["best"] is None:
             continue
         if best is None or _is_better(state, best, metric):
@@ -186,15 +189,28 @@ def _is_better(state: State, than: State, metric: str) -> bool:
     return bool(sign * state["progress"]["best"] < sign * than["progress"]["best"])
 
 
-def _publish(run: RunDirectory, config: TrainConfig, best: State) -> dict[str, Any]:
-    """Write `best/`, and return what it says of the model."""
-    found = {
+def _facts_of(best: State) -> dict[str, Any]:
+    return {
         "trainer": best["trainer_index"],
         "step": best["step"],
         **best["judge"],
         "value": best["progress"]["best"],
         "metrics": best["progress"]["best_metrics"],
     }
+
+
+def _published(run: RunDirectory) -> dict[str, Any] | None:
+    """What `best/` says of its model; None if there is none."""
+    try:
+        found: dict[str, Any] = json.loads((run.best / BEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if (run.best / "model.pt").is_file() else None
+
+
+def _publish(run: RunDirectory, config: TrainConfig, best: State) -> dict[str, Any]:
+    """Write `best/`, and return what it says of the model."""
+    found = _facts_of(best)
     facts = run.facts()
     options, capacity = config.model.options, best["trainer"].get("capacity")
     if capacity is not None:  # that of the best model, whose width may have changed

@@ -101,6 +101,14 @@ def read_sharded(directory: Path, format: FileFormat, like: State | None = None)
     return state
 
 
+def read_plain(directory: Path, format: FileFormat) -> State:
+    """The same without the tensors, which are not looked at. Raises CheckpointError."""
+    head = read_state(directory / STATE)
+    require_format(directory, head, format)
+    plain: State = head.pop("state")
+    return head | plain
+
+
 def _without_tensors(value: Any, place: str, tensors: dict[str, Tensor]) -> Any:
     """The value with a note in the place of each tensor, which `tensors` gets."""
     if isinstance(value, Tensor) and _has_parts(value):

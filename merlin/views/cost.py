@@ -230,7 +230,8 @@ def _count_instance(
 ) -> None:
     cores, gpus, limit_s = cores_of(instance), _gpus_of(instance), walltime_s(instance.resources)
     tally.cores = max(tally.cores, cores)
-    found = [(e, ranges) for e, ranges in standing if e.header.kind == Kind.CHUNK]
+    # an update writes records of failures that were counted when they happened
+    found = [(e, r) for e, r in standing if e.header.kind == Kind.CHUNK and e.writer.worker != UPDATER]
     payloads = state.payloads([entry for entry, _ in found])
     num_runs, there_s, slot_s = 0, 0.0, 0.0
     overhead_s: dict[str, float] = defaultdict(float)  # by session

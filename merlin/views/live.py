@@ -127,7 +127,7 @@ def _step_jobs(workspace: Workspace) -> tuple[StepJobCounts, ...]:
 
 
 def published_members(workspace: Workspace) -> list[Workspace]:
-    """The study and the extensions that workers have; the study itself if workers have none of them.
+    """The study and the extensions that workers have, or that have left batch jobs; the study itself if there are none.
 
     Raises WorkspaceError if a command runs one of them itself: only Ctrl-C in that command ends it.
     """
@@ -139,4 +139,14 @@ def published_members(workspace: Workspace) -> list[Workspace]:
                 f"{study.path} is run by a command of its own ({holder}), not by workers; press Ctrl-C there, "
                 "or send it SIGTERM"
             )
+    found += [study for study in studies if study not in found and has_left_jobs(study)]
     return found or studies[:1]
+
+
+def has_left_jobs(study: Workspace) -> bool:
+    """Whether nobody runs the study, but jobs that it has submitted, or that were given up, may not have ended."""
+    if not (study.info / JOBS_DIR).is_dir():
+        return False
+    from merlin.execution.job_folder import all_jobs
+
+    return bool(all_jobs(study, given_up=True)) and holder_of(study) is None

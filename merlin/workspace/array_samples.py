@@ -11,7 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merlin.base.tables.parquet import ParquetTable
-from merlin.workspace.samples_table import Columns, SamplesTable, check_columns, row_blocks, samples_error
+from merlin.errors import Diagnostic
+from merlin.workspace.samples_table import (
+    Columns,
+    SamplesTable,
+    check_columns,
+    finding,
+    row_blocks,
+    samples_error,
+)
 
 NUMBERS = "fiub"  # kinds of dtypes
 
@@ -116,20 +124,32 @@ class ParquetSamples(SamplesTable):
                 parts[label].append(column[here - lo])
         return {label: np.concatenate(found) if found else np.zeros(0) for label, found in parts.items()}
 
+    def findings(self, limit: int) -> list[Diagnostic]:
+        """As of other samples, and values that are missing among text."""
+        out = super().findings(limit)
+        for lo, hi in row_blocks(0, self.num):
+            for label, name in zip(self.labels, self._names, strict=True):
+                column = self._column(name, lo, hi)
+                if column.null_count and self.rows(lo, hi)[label].dtype.kind not in NUMBERS:
+                    row = lo + column.is_null().to_pylist().index(True)
+                    message = f"row {row}, column {label}: the value is missing"
+                    out.append(finding(self.path, "empty-value", message))
+            if len(out) >= limit:
+                break
+        return out[:limit]
+
+    def _column(self, name: str, lo: int, hi: int) -> Any:
+        try:
+            return self._table.column(name, lo, hi)
+        except (OSError, ValueError) as error:
+            what = f"column {name} cannot be read ({error})"
+            raise samples_error(self.path, "unreadable", what) from error
+
     def _read(self, lo: int, hi: int) -> Columns:
         """Numbers keep their dtype (a null is NaN), everything else becomes text."""
         found: Columns = {}
         for label, name in zip(self.labels, self._names, strict=True):
-            try:
-                column = self._table.column(name, lo, hi)
-                array = column.to_numpy(zero_copy_only=False)
-            except (OSError, ValueError) as error:
-                what = f"column {name} cannot be read ({error})"
-                raise samples_error(self.path, "unreadable", what) from error
+            array = self._column(name, lo, hi).to_numpy(zero_copy_only=False)
             is_number = array.dtype.kind in NUMBERS
-            if column.null_count and not is_number:
-                row = lo + column.is_null().to_pylist().index(True)
-                what = f"row {row}, column {label}: the value is missing"
-                raise samples_error(self.path, "empty-value", what)
             found[label] = array if is_number else np.array([str(value) for value in array], np.str_)
         return found

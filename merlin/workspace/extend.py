@@ -70,9 +70,9 @@ def prepare_extension(
     with lock_file(study.info / LOCK_NAME, taken):  # updates hold it, too
         require_same_plan(study)
         extension = _Extension(spec, options, study, only_new)
-        extension.check_spec()
+        as_now = extension.check_spec()
         say = note or (lambda _: None)
-        for step, lines in extension.changed_variables().items():
+        for step, lines in changed_variables(study.plan, as_now).items():
             say(f"{step}: {'; '.join(lines)}; the earlier rows were made with the old value")
         return extension.prepare(say)
 
@@ -111,11 +111,6 @@ class _Extension:
         self.variables = runtime_variables(spec, self.path, self.study.path)
         self.replanning = Replanning(spec, options)
         self.combos = self.replanning.combos
-
-    def changed_variables(self) -> dict[str, list[str]]:
-        """What variables that functions read have changed since the study's plan, by step."""
-        plan = self.study.plan
-        return changed_variables(plan, self.replanning.plan(self.study, plan.samples))
 
     def preview(self) -> Plan | None:
         num = self._continuation().look()
@@ -163,10 +158,11 @@ class _Extension:
 
     # ------------------------------------------------------------------ is it the same study
 
-    def check_spec(self) -> None:
-        """Compare what the spec would have planned at the time with what was planned."""
+    def check_spec(self) -> Plan:
+        """Compare what the spec would have planned at the time, which is returned, with what was planned."""
         _, old = self._samples()
-        if found := differences(self.study.plan, self.replanning.plan(self.study, old)):
+        as_now = self.replanning.plan(self.study, old)
+        if found := differences(self.study.plan, as_now):
             names = [step.name for step in self.spec.document.study]
             hint = (
                 "an extension may differ from its study in the samples alone; give the same --vars, too, or change "
@@ -185,6 +181,7 @@ class _Extension:
             )
         if not any(instance.per_sample for instance in self.study.plan.instances):
             raise UsageError(f"no step of the study in {self.study.path} runs per sample")
+        return as_now
 
     def _samples(self) -> tuple[Samples, SamplesInfo]:
         """The spec's samples block, and what the study's plan says of them."""

@@ -174,7 +174,7 @@ def unused_generate(spec: Spec, table: SamplesTable) -> list[Diagnostic]:
 
 
 def _is_made_by(design: Design, table: SamplesTable) -> bool:
-    columns = table.rows(0, min(table.num, _NUM_COMPARED))
+    columns = table.picked(np.arange(min(table.num, _NUM_COMPARED)))
     if any(column.dtype.kind not in "iuf" for column in columns.values()):
         return False
     try:

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+
+import numpy as np
 
 from merlin.errors import SamplesError, WorkspaceError
 from merlin.plan.plan import Plan
 from merlin.workspace.directory import Workspace
 from merlin.workspace.new_samples import write_rows
 from merlin.workspace.samples import open_samples
-from merlin.workspace.samples_table import SamplesTable
+from merlin.workspace.samples_table import Columns, JoinedRows, SamplesTable
 from merlin.workspace.text_samples import DIALECTS
 
 _STEM = "samples_used"
 _SUFFIXES = (*DIALECTS, ".npy")
 MOST_VALUES = 1 << 25  # of a copy; a file with more is not copied
+
+
+class AsInText(JoinedRows):
+    """Rows whose text has no blanks around numbers, as it is read from a .csv file; earlier copies of one have them."""
+
+    def _read(self, lo: int, hi: int) -> Columns:
+        columns = super()._read(lo, hi)
+        for column in (each for each in columns.values() if each.dtype.kind == "U"):
+            bare = np.char.strip(column, " ")
+            for row in np.flatnonzero(bare != column).tolist():
+                with suppress(ValueError):
+                    float(bare[row])
+                    column[row] = bare[row]
+        return columns
 
 
 def used_name(table: SamplesTable) -> str:

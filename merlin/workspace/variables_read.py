@@ -37,9 +37,12 @@ def variables_read(plan: Plan, code: Mapping[str, Iterable[str]]) -> dict[str, s
 
 def with_variables(plan: Plan, names: Mapping[str, Collection[str]]) -> Plan:
     """The plan with variables among its steps' code: as it has them, or as they were when kept results were made."""
-    return replace(
-        plan, code={step: _values(plan, step, names) | dict(plan.code[step]) for step in plan.code}
-    )
+    values = anywhere(relocate(replace(plan, instances=()), ".").variables, plan.spec_root)
+    read = {
+        step: {_MARK + name: _digest(values[name]) for name in names.get(step, ()) if name in values}
+        for step in plan.code
+    }
+    return replace(plan, code={step: read[step] | dict(files) for step, files in plan.code.items()})
 
 
 def without_own_values(code: Code, plan: Plan) -> dict[str, dict[str, str]]:
@@ -74,11 +77,6 @@ def _quoted(plan: Plan, file: str) -> set[str]:
         text = (Path(plan.spec_root) / file).read_text(encoding="utf-8", errors="replace")
         return set(_QUOTED.findall(text))
     return set()
-
-
-def _values(plan: Plan, step: str, names: Mapping[str, Collection[str]]) -> dict[str, str]:
-    values = anywhere(relocate(plan, ".").variables, plan.spec_root)
-    return {_MARK + name: _digest(values[name]) for name in names.get(step, ()) if name in values}
 
 
 def _digest(value: object) -> str:

@@ -18,6 +18,8 @@ from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable
 from merlin.workspace.sampling import write_samples
 from merlin.workspace.spec_samples import design_of, is_made, located_samples, run_generate, samples_path
+from merlin.workspace.text_samples import DIALECTS
+from merlin.workspace.used_samples import AsInText
 from merlin.workspace.waiting_samples import waiting_samples
 
 if TYPE_CHECKING:
@@ -45,11 +47,11 @@ class KnownSamples(Struct, frozen=True, kw_only=True):
 
     info: SamplesInfo  # of the study itself
     table: SamplesTable  # with those of its extensions
-    num_given: int  # those that a spec gave; what follows was added by --new-rows, and no spec has it
+    num_given: int  # those that a spec gave; what follows is from files of extensions, and no spec has it
     origins: tuple[Origin, ...]  # of those that a spec gave
 
     def in_all(self, num: int) -> int:
-        """How many samples there are if a spec gives `num`: what --new-rows added stays where all before it stays."""
+        """How many samples there are if a spec gives `num`: what files added stays where all before it stays."""
         return self.table.num if num == self.num_given else num
 
 
@@ -77,7 +79,7 @@ def wanted_samples(
         return WantedSamples(num=num, table=None, changed=())
     folder.mkdir(parents=True, exist_ok=True)
     if samples.generate.cmd is None:
-        path = folder / "samples.npy"
+        path = folder / (path.name if path.suffix.lower() in DIALECTS else "samples.npy")
         write_samples(path, design_of(spec, samples), samples.column_labels)
         return _compared(open_samples(path, samples.column_labels), known)
     run_generate(spec, substitute(samples.generate.cmd, moved), path, folder)
@@ -110,6 +112,8 @@ def _makes_the_same(new: Generate, old: Generate, variables: Mapping[str, str]) 
 
 def _compared(table: SamplesTable, known: KnownSamples) -> WantedSamples:
     old = known.table
+    if table.path.suffix.lower() == ".csv":
+        old = AsInText([(old, 0, old.num)])
     if tuple(table.labels) != tuple(old.labels):
         return WantedSamples(num=table.num, table=table, changed=((0, min(table.num, old.num)),))
     if known.in_all(table.num) > table.num:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from changing_study import Home
+from commands import run_python
 from killed_update import update_alone
 
 from merlin.api.sample_moves import sample_moves
@@ -73,6 +74,17 @@ def test_values_of_a_text_file_stay_as_they_are_written(home: Home, suffix: str)
     assert said == ["0.20 007", "1e3 12"]
 
 
+def test_a_copy_of_samples_by_an_earlier_version_has_blanks_around_numbers_among_text(home: Home) -> None:
+    home.write(IN_FILE)
+    (home.folder / "s.csv").write_text("1, 2\n2,x\n3,30\n")
+    study = home.run()
+    (study / "merlin_info/samples_used.csv").unlink()
+    copy = np.array([(1, " 2"), (2, "x"), (3, "31")], [("X", "f8"), ("K", "U2")])
+    np.save(study / "merlin_info/samples_used.npy", copy)
+    (home.folder / "s.csv").write_text("1, 2\n2,x\n3,30\n4,40\n")
+    assert samples_after(home, study) == "1 with other values, 1 new"
+
+
 def test_an_update_that_was_stopped_adds_the_samples_that_its_command_made_before(home: Home) -> None:
     home.write(COMMAND)
     study = home.run()
@@ -106,11 +118,32 @@ def test_samples_of_an_extension_are_those_of_its_own_spec(
     assert samples_after(home, study, "--vars", *updated) == words
 
 
-@pytest.mark.parametrize("text", [UNIFORM, IN_FILE])
-def test_samples_that_new_rows_has_added_stay_with_those_that_the_spec_gives(home: Home, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "how"),
+    [
+        (UNIFORM, "--new-rows"),
+        (IN_FILE, "--new-rows"),
+        (UNIFORM, "--samplesfile"),
+        (IN_FILE, "--samplesfile"),
+        (COMMAND, "--samplesfile"),
+        (UNIFORM, "merlin.run"),
+    ],
+)
+def test_samples_that_a_file_has_added_stay_with_those_that_the_spec_gives(
+    home: Home, text: str, how: str
+) -> None:
     home.write(text)
     study = home.run()
-    home.run("--extend", study, "--samplesfile", "more.csv", "--new-rows")
+    old = open_workspace(study).samples()
+    more = np.array([[8, 80], [9, 90]])
+    np.save(home.folder / "all.npy", [*zip(*old.rows(0, old.num).values(), strict=True), *more])
+    if how == "merlin.run":
+        extend = "import merlin, sys; merlin.run('change.yaml', samples='all.npy', extend=sys.argv[1])"
+        run_python(extend, study, cwd=home.folder)
+    else:
+        file = ("more.csv", how) if how == "--new-rows" else ("all.npy",)
+        home.run("--extend", study, "--samplesfile", *file)
+    assert len(members(open_workspace(study))) == 2
     os.utime(home.folder / "s.csv")
     assert home.ask("plan", "change.yaml", "--update", study)["is_nothing"]
 
@@ -146,6 +179,19 @@ def test_other_samples_take_the_place_in_merlin_info_of_those_before(home: Home)
         ("merlin_info/s.npy", f"{revision}/before/merlin_info/s.npy", False),
         (f"{revision}/samples_used.npy", "merlin_info/s.npy", True),
     ]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tab"])
+def test_a_step_reads_other_samples_of_a_method_from_the_text_file_that_the_spec_names(
+    home: Home, suffix: str
+) -> None:
+    text = UNIFORM.replace("generate:", f"file: $(MERLIN_INFO)/s{suffix}\n    generate:")
+    home.write(text.replace("$(X) $(K)", f"$(MERLIN_SAMPLE_ID) > id; cat $(MERLIN_INFO)/s{suffix}"))
+    study = home.run()
+    home.run("--update", study, "--yes", "--vars", "HIGH=9")
+    said = {path.read_text().replace(",", " ") for path in study.glob("sim/*/*.out")}
+    rows = open_workspace(study).samples().text_rows(0, 4)
+    assert [each.split() for each in said] == [[*"#XK", *(value for row in rows for value in row)]]
 
 
 def test_a_variable_that_a_function_reads_is_told_like_code(home: Home) -> None:

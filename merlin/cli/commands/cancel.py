@@ -14,7 +14,13 @@ from merlin.base.text import count, short_name
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import json_option, named_workspace_argument, steps_option
 from merlin.cli.output import flush, print_json, remark
-from merlin.errors import UsageError, command_line
+from merlin.errors import (
+    ExecutionError,
+    SchedulerRefusedError,
+    SchedulerUnreachableError,
+    UsageError,
+    command_line,
+)
 
 if TYPE_CHECKING:
     from merlin.execution.distributed.control import LiveChunk
@@ -36,11 +42,19 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
     if not workspace.exists():
         _cancel_removed(workspace, steps, as_json)
     from merlin.api.cancelling import cancel_on_workers
+    from merlin.execution.distributed.control import CancelReport
     from merlin.views.live import published_members
 
     opened = _open(workspace)
     studies = published_members(opened)
-    reports = [cancel_on_workers(study, steps or None, remark) for study in studies]
+    reports, troubles = list[CancelReport](), list[ExecutionError]()
+    for study in studies:
+        try:
+            reports.append(cancel_on_workers(study, steps or None, remark))
+        except (SchedulerUnreachableError, SchedulerRefusedError) as error:
+            troubles.append(error)
+    if troubles:  # the others have not waited for these
+        raise troubles[0]
     num_jobs = sum(report.num_jobs for report in reports)
     before = [chunk for report in reports for chunk in report.before]
     after = [chunk for report in reports for chunk in report.after]

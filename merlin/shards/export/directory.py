@@ -58,6 +58,7 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
         others = [] if description is None else description["described_by"]
         is_complete = len(files) == len(listed) and all((self.directory / name).exists() for name in others)
         if description is not None and is_complete:
+            self.remove_record()  # of a replacement that was not completed
             return files, True
         self.start({"request": self._request}, files)
         (self.directory / NAME).unlink(missing_ok=True)
@@ -106,15 +107,18 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
             self._take_over(room, made)
 
     def _take_over(self, room: Path, made: ExportDirectory) -> None:
-        files = made.finished()
+        """Move the files here. Whenever this ends, a record that is there lists no file of another export."""
         self._remove_files()
+        self.start({"request": self._request}, made.finished())
+        (self.directory / NAME).unlink()
+        places = set()
         for path in [p for p in room.rglob("*") if p.is_file() and made.folder not in p.parents]:
             place = self.directory / path.relative_to(room)
             place.parent.mkdir(parents=True, exist_ok=True)
             path.replace(place)
-            sync_path(place.parent)
-        self.start({"request": self._request}, files)
-        (self.directory / NAME).unlink()
+            places.add(place.parent)
+        for place in places:
+            sync_path(place)
         shutil.rmtree(room)
 
     def remove_unfinished(self) -> None:

@@ -188,7 +188,10 @@ class GroupsFile(_Hdf5Source):
         if facts.is_text:
             return _text(node)
         value = np.reshape(node[()], facts.shape)
-        return value if value.dtype.kind in "biufc" else value.astype(facts.dtype)
+        is_whole = (
+            facts.dtype.kind in "iu" and value.dtype.kind in "iu"
+        )  # int64 and uint64 would become float64
+        return value.astype(facts.dtype) if is_whole or value.dtype.kind not in "biufc" else value
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
         found = {}
@@ -262,6 +265,8 @@ def _misfit(node: Any, facts: Facts) -> str:
     if node.size != np.prod(facts.shape, dtype=int):
         return f"expected {facts.shape}, found shape {node.shape}"
     if h5py.check_string_dtype(node.dtype) is None:
+        if facts.dtype.kind in "iu" and node.dtype.kind in "iu":
+            return _out_of_range(node, facts.dtype)
         fits = castable(node.dtype, facts.dtype)
         return "" if fits else f"expected {facts.dtype.name}, found {node.dtype.name}"
     try:
@@ -269,6 +274,14 @@ def _misfit(node: Any, facts: Facts) -> str:
         return ""
     except (ValueError, TypeError, OverflowError):
         return f"expected {facts.dtype.name}, found {_text(node)[:40]!r}"
+
+
+def _out_of_range(node: Any, dtype: np.dtype[Any]) -> str:
+    if np.can_cast(node.dtype, dtype, "safe"):
+        return ""
+    values, limits = np.atleast_1d(node[()]).ravel().tolist(), np.iinfo(dtype)
+    bad = [value for value in values if not limits.min <= value <= limits.max]
+    return f"{bad[0]} is out of the range of {dtype.name}" if bad else ""
 
 
 def _text(node: Any) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+_EXACT = 2**53  # up to this, every whole number is a float
+
 ID_COLUMNS = ("row", "sample_id", "split")  # of every sample
 PLANNED_COLUMNS = ("index", "source", "task", "outcome", "cause")  # of every planned row, in SQL
 
@@ -38,11 +40,12 @@ class ResultTable(Struct, frozen=True, kw_only=True):
         return len(self.rows)
 
     def to_pandas(self) -> DataFrame:
-        """The answer as a data frame; whole numbers stay such, beside nulls, too."""
+        """The answer as a data frame; whole numbers beside nulls stay such if floats would change them."""
         pandas = _pandas()
         frame = pandas.DataFrame(self.rows, columns=list(self.columns))
-        for i, values in enumerate(zip(*self.rows, strict=True)):
-            if set(map(type, values)) == {int, type(None)}:
+        for i, dtype in enumerate(frame.dtypes):
+            values = [row[i] for row in self.rows] if dtype.kind in "fO" else []
+            if set(map(type, values)) == {int, type(None)} and max(abs(v or 0) for v in values) > _EXACT:
                 frame.isetitem(i, pandas.array(values, _nullable(values)))
         return frame
 

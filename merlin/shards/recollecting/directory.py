@@ -6,8 +6,11 @@
 
 from __future__ import annotations
 
+import datetime
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
@@ -49,6 +52,10 @@ class CollectedShard(Struct, frozen=True):
     resets: str = ""  # which of its tasks had run again by then; see `Ended`
 
 
+def _finished(study: Mapping[str, Any]) -> float:
+    return datetime.datetime.fromisoformat(study["finished"]).timestamp()
+
+
 class CollectDirectory(UnfinishedShards[CollectedShard]):
     """The directory of a data set that is collected again."""
 
@@ -56,12 +63,16 @@ class CollectDirectory(UnfinishedShards[CollectedShard]):
         super().__init__(directory, _WHAT, CollectedShard)
         self._request = {"study_id": study_id, "definition": definition}
 
-    def is_complete(self, mark: str) -> bool:
-        """True if the data set is there already. Raises UsageError if another one is."""
+    def is_complete(self, mark: str, earlier_mark: str, last_reset: float) -> bool:
+        """True if the data set is there already. Raises UsageError if another one is.
+
+        One of an earlier version has the `earlier_mark`; it counts if it was finished after the `last_reset`.
+        """
         if not (self.directory / NAME).is_file():
             return False
-        found = read_manifest(self.directory).study.get(MARK)
-        if found == mark:
+        study = read_manifest(self.directory).study
+        found = study.get(MARK)
+        if found == mark or (found == earlier_mark and _finished(study) > last_reset):
             self.remove_record()
             return True
         why = "" if found is None else ", collected by another definition, or before tasks ran again"

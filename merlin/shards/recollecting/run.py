@@ -62,9 +62,9 @@ def collect_again(
         ShardError: a row that ended ok can be had neither from files nor from a proven row of a shard.
     """
     ended = [how_it_ended(share) for share in request.shares]
-    mark = _mark(request, ended)
+    mark, until = _mark(request, ended), _last_reset(ended)
     with CollectDirectory(request.out, request.study.plan.study_id, request.definition) as directory:
-        if directory.is_complete(mark):
+        if directory.is_complete(mark, _mark(request, ended, with_resets=False), until):
             return Recollected(read_manifest(request.out), Origins(), {}, 0)
         todo = _Todo(request, ended, directory, progress or (lambda done, total: None))
         num_kept = len(todo.done)
@@ -87,9 +87,14 @@ def collect_again(
     return Recollected(read_manifest(request.out), origins, failed, num_kept)
 
 
-def _mark(request: Recollection, ended: list[Ended]) -> str:
-    """Digest of all that decides what is in the data set."""
-    resets = [share.resets for share in ended if any(share.resets)]
+def _last_reset(ended: list[Ended]) -> float:
+    """When the last of the tasks was told to run again, in epoch seconds; 0 for none."""
+    return max((since for share in ended for each in share.resets for _, _, since in each), default=0.0)
+
+
+def _mark(request: Recollection, ended: list[Ended], *, with_resets: bool = True) -> str:
+    """Digest of all that decides what is in the data set; earlier versions left out what has run again."""
+    resets = [share.resets for share in ended if with_resets and any(share.resets)]
     return combine(request.definition, [share.ok for share in ended], *([resets] if resets else []))
 
 

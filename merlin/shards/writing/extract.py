@@ -278,7 +278,7 @@ def _is_number(cell: str) -> bool:
         complex(text.replace("d", "e") if text[-1:].isdigit() else text)
     except ValueError:
         return False
-    return text != "j"
+    return text != "j" and "(" not in text
 
 
 class Hdf5(OutputFile):

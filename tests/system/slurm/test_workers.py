@@ -20,7 +20,7 @@ def test_workers_come_to_all_nodes_and_neither_scancel_nor_requeue_costs_a_retry
     wait_until(lambda: len(site.live_workers()) == 3, site.describe)
     found = site.live_workers()
     assert sorted(worker["node"] for worker in found) == list(NODES)
-    assert sorted(worker["job"] for worker in found) == [first, second, second]
+    assert sorted((worker["job"] for worker in found), key=int) == [first, second, second]
     assert {(w["scheduler"], w["cores"], w["concurrency"]) for w in found} == {("slurm", 2, 2)}
     assert all(0 < worker["ends"] - worker["started"] < 2 * HOUR_S for worker in found)
 

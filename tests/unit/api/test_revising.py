@@ -82,6 +82,30 @@ def test_why_tasks_failed_is_known_after_the_samples_behind_them_have_gone(study
     assert badly_collected(after) == {"sim": [(5, 6)]}
 
 
+@pytest.mark.parametrize(
+    ("begun", "edited", "absent"),
+    [
+        ("sim/00", "1,7,8,4,5,6", ["sim/01", "sim/02"]),
+        ("", "1,7,8,4,5,6", ["sim"]),
+        ("sim/00", "1,2,3,4", ["sim/04", "sim/05"]),
+        ("", "1,2,3,4", ["sim"]),
+    ],
+)
+def test_of_a_step_that_has_not_begun_an_update_remembers_one_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, edited: str, absent: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SPEC.format(num=1).partition("    generate")[0] + "    file: s.csv\n"
+    (tmp_path / "s.yaml").write_text(text)
+    (tmp_path / "s.csv").write_text("1\n2\n3\n4\n5\n6\n")
+    study = prepare_study(load_spec(tmp_path / "s.yaml"))
+    (study.path / begun).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "s.csv").write_text(edited.replace(",", "\n"))
+    with held(study):
+        planned = plan_update(load_spec(tmp_path / "s.yaml"), StudyOptions(), study, UpdateOptions())
+        assert list(apply_update(planned).absent) == absent
+
+
 def causes(state: Replay) -> list[tuple[int, str, int, str]]:
     found = (each.failure for each in state.failures())
     return sorted((each.task, each.cause, each.exit_code, each.signature) for each in found)

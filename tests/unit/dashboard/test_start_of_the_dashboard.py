@@ -191,18 +191,16 @@ def test_a_dashboard_on_the_network_comes_with_a_warning(capsys: pytest.CaptureF
 
 
 def test_a_browser_is_opened_only_where_there_is_a_display(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert "no display" in printed(capsys, HERE, opens=True)[1]
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setenv("HOME", str(tmp_path))
     printed(capsys, HERE, opens=True)
     wait_until(lambda: opened)
     assert TOKEN not in opened[0]  # every user sees the command line of a browser
-    page = Path(opened[0].removeprefix("file://"))
-    assert f"url=http://127.0.0.1:8765/?token={TOKEN}" in page.read_text() and page.stat().st_mode & 0o77 == 0
+    assert opened[0].startswith("http://127.0.0.1:8765/?token=")
 
 
 def test_a_connection_that_sends_no_request_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

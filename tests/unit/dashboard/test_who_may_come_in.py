@@ -10,7 +10,7 @@ from dashboard_client import BEARER, TOKEN
 from starlette.testclient import TestClient
 
 from merlin.dashboard.hosts import host_names
-from merlin.dashboard.tokens import Token
+from merlin.dashboard.tokens import Ticket, Token
 
 SECRETS = ("/api/studies", "/api/session", "/api/events", "/api/workers", "/metrics", "/static/index.html")
 Connect = Callable[..., TestClient]
@@ -61,6 +61,18 @@ def test_the_address_with_the_token_leaves_a_cookie_and_leads_to_the_clean_addre
     assert not cookie["secure"] and not cookie["domain"]
     assert TOKEN not in answer.headers["set-cookie"]
     assert client.get("/api/session").status_code == 200
+
+
+def test_a_ticket_opens_once_and_not_for_long(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticket = Ticket()
+    text = ticket.issue()
+    assert [connect(ticket=ticket).get("/", params={"token": text}).status_code for _ in range(2)] == [
+        303,
+        401,
+    ]
+    assert connect(ticket=Ticket()).get("/", params={"token": ""}).status_code == 401
+    monkeypatch.setattr("merlin.dashboard.tokens.TICKET_S", -1.0)
+    assert connect(ticket=ticket).get("/", params={"token": ticket.issue()}).status_code == 401
 
 
 def test_a_wrong_token_in_the_address_gets_a_page_and_no_cookie(connect: Connect) -> None:

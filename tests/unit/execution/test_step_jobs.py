@@ -14,24 +14,32 @@ from msgspec.structs import replace
 from recording_observer import RecordingObserver
 from small_plans import same, step
 from small_slurm import SmallSlurm
-from study_on_disk import end_of, make_workspace, processes_of, start_warm_run
+from study_on_disk import end_of, make_workspace, processes_of, start_warm_run, write_study
 from waiting import wait_until
 
 from merlin.batch.contract import BatchScheduler, Job, JobState
 from merlin.batch.registry import scheduler_of
-from merlin.errors import ExecutionError, SchedulerRefusedError, SchedulerUnreachableError, UsageError
+from merlin.errors import (
+    ExecutionError,
+    SchedulerRefusedError,
+    SchedulerUnreachableError,
+    UsageError,
+    WorkspaceError,
+)
 from merlin.execution.conductor import RunOptions
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.embedded import run_embedded
 from merlin.execution.job_counts import count_jobs
-from merlin.execution.job_folder import JobFolder, all_jobs
+from merlin.execution.job_folder import JobFolder, StepJob, all_jobs
 from merlin.execution.step_jobs import StepJobs
 from merlin.plan.pieces import Run, pieces_of
 from merlin.plan.reports import ChunkReport, settle_report
 from merlin.plan.schedule import Scheduler
-from merlin.plan.tasks import ChunkResult, Outcome
+from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.views.live import published_members
 from merlin.views.worker_jobs import jobs_of_steps
-from merlin.workspace.directory import Workspace
+from merlin.workspace.directory import Workspace, extension_name
+from merlin.workspace.holding import lock
 
 OK, FAILED = Outcome.OK, Outcome.FAILED
 JOBS = {"batch.submit": True, "batch.type": "slurm", "batch.tasks_per_job": 4, "walltime": "00:30:00"}
@@ -76,7 +84,12 @@ class Bench:
     """A study whose jobs are in memory, with a clock at hand."""
 
     def __init__(
-        self, workspace: Workspace, client: FakeClient | None = None, scheduler: Scheduler | None = None
+        self,
+        workspace: Workspace,
+        client: FakeClient | None = None,
+        scheduler: Scheduler | None = None,
+        *,
+        is_here: bool = True,
     ) -> None:
         self.workspace, self.client = workspace, client or FakeClient()
         self.scheduler = scheduler or Scheduler(workspace.plan, {}, num_workers=1, name="abc.")
@@ -86,9 +99,16 @@ class Bench:
             "session",
             recorded=lambda chunk: self.recorded,
             make_client=lambda name: self.client,
-            is_here=lambda name: True,
+            is_here=lambda name: is_here,
         )
         self.now = 0.0
+
+    def next_owner(self, *, is_here: bool = True) -> Bench:
+        """Another process that goes on with the jobs; `is_here`: with the scheduler's commands."""
+        scheduler = Scheduler(self.workspace.plan, {}, num_workers=1, name="def.")
+        found = Bench(self.workspace, self.client, scheduler, is_here=is_here)
+        found.jobs.adopt_all(scheduler)
+        return found
 
     def rounds(self, num: int = 1, seconds: float = 11.0) -> list[ChunkReport]:
         """So many rounds with so much time in between; the errands of each are done before the next."""
@@ -109,6 +129,15 @@ class Bench:
 
     def folder(self, number: int) -> JobFolder:
         return JobFolder(self.workspace, f"abc.{number}")
+
+    def interrupt(self, number: int) -> None:
+        """The job reports that its first task has ended, and that a signal has cut off the second one."""
+        folder = self.folder(number)
+        folder.claim()
+        runs = ((0, 1, int(OK)), (1, 2, int(Outcome.INTERRUPTED)))
+        folder.write_report(
+            ChunkReport(chunk=folder.read().chunk, worker="job", done=runs, is_interrupted=True)
+        )
 
     def end(self, number: int, *, outcome: int = OK, job: str = "", note: str = "") -> None:
         """The job reports that all its tasks have ended."""
@@ -265,15 +294,28 @@ def test_a_job_that_a_signal_has_ended_blames_a_task_only_if_its_scheduler_says_
 ) -> None:
     at = bench(4)
     at.rounds(2)
-    folder = at.folder(1)
-    folder.claim()
-    runs = ((0, 1, int(OK)), (1, 2, int(Outcome.INTERRUPTED)))
-    folder.write_report(ChunkReport(chunk=folder.read().chunk, worker="job", done=runs, is_interrupted=True))
+    at.interrupt(1)
     assert at.rounds(3) == []
     at.client.end("1", state)
     (report,) = at.rounds(3)
     assert (report.is_interrupted, report.cut_off) == (True, cut_off)
     assert at.scheduler.counts()["sim"].ok == 1
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_the_report_of_an_interrupted_job_counts_in_the_end_if_its_scheduler_cannot_be_asked(
+    bench: Callable[..., Bench], is_here: bool
+) -> None:
+    at = bench(4)
+    at.rounds(2)
+    at.interrupt(1)
+    at.client.error = SchedulerUnreachableError("no answer")
+    owner = at.next_owner(is_here=is_here)
+    early, late = owner.rounds(3), owner.rounds(10)
+    (report,) = late if is_here else early
+    assert (report.is_interrupted, report.cut_off, owner.scheduler.counts()["sim"].ok) == (True, (), 1)
+    assert bool(owner.jobs.lacking(owner.scheduler)) != is_here  # then it lets others try
+    owner.jobs.close()
 
 
 def test_a_job_of_another_cluster_with_the_same_id_is_neither_believed_nor_cancelled(
@@ -401,6 +443,21 @@ def test_an_interrupt_cancels_all_jobs_and_waits_only_a_moment(bench: Callable[.
     assert (at.scheduler.counts()["sim"].ok, at.scheduler.num_running) == (1, 0)
 
 
+@pytest.mark.parametrize("is_adopted", [False, True])
+def test_an_interrupt_cancels_the_jobs_also_if_no_question_is_answered_and_asks_only_about_those_of_others(
+    bench: Callable[..., Bench], is_adopted: bool
+) -> None:
+    at = bench(8)
+    at.rounds(4)
+    owner = at.next_owner() if is_adopted else at
+    num_before, at.client.error = at.client.num_questions, SchedulerUnreachableError("no answer")
+    owner.scheduler.stop("interrupted", now=True)
+    owner.rounds(1)
+    assert at.client.cancelled == ["1", "2"]
+    assert at.client.num_questions - num_before == is_adopted
+    owner.jobs.close()
+
+
 def test_another_owner_goes_on_with_the_jobs_also_with_one_whose_id_is_not_known(
     bench: Callable[..., Bench],
 ) -> None:
@@ -408,8 +465,7 @@ def test_another_owner_goes_on_with_the_jobs_also_with_one_whose_id_is_not_known
     at.rounds(4)
     folder = at.folder(2)
     folder.write(replace(folder.read(), id=""))  # killed between the submission and the record of it
-    next_one = Bench(at.workspace, at.client, Scheduler(at.workspace.plan, {}, num_workers=1, name="def."))
-    next_one.jobs.adopt_all(next_one.scheduler)
+    next_one = at.next_owner()
     next_one.rounds(3)
     assert len(at.client.known) == 2
     assert {job.id for job in all_jobs(at.workspace)} == {"1", "2"}
@@ -506,6 +562,34 @@ def test_jobs_that_a_killed_command_has_left_can_be_cancelled(tmp_path: Path, sl
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "cancelled 2 batch jobs"), done.stderr
     assert {slurm.state(job) for job in slurm.jobs()} == {"CANCELLED"}
     assert all_jobs(workspace) == []
+
+
+def test_a_cancel_that_could_not_reach_the_scheduler_of_an_extension_can_be_given_again(
+    tmp_path: Path, slurm: SmallSlurm
+) -> None:
+    study = make_workspace(tmp_path, step("sim", 8, resources=JOBS))
+    first, second = (
+        write_study(
+            study.path / extension_name(number), step("sim", 8), study_id=f"s{number}", extension=number
+        )
+        for number in (1, 2)
+    )
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH --job-name=sim-1\n#SBATCH --output=/dev/null\nexec sleep 1000\n")
+    subprocess.run(["sbatch", script], check=True, stdout=subprocess.DEVNULL)
+    for member, scheduler in ((first, "pbs"), (second, "slurm")):  # as the first cancel has left them
+        folder = JobFolder(member, "abc.1")
+        chunk = Chunk(instance="sim", lo=0, hi=4, lease="abc.1")
+        folder.write(StepJob(chunk=chunk, session="s", scheduler=scheduler, name="sim-1", id="1"))
+        folder.void()
+    with lock(study), pytest.raises(WorkspaceError, match="press Ctrl-C there"):
+        published_members(study)
+    words = [sys.executable, "-m", "merlin.cli", "cancel", str(study.path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, "qdel" in done.stderr) == (1, True), done.stderr
+    assert slurm.state("1") == "CANCELLED"
+    left = [len(all_jobs(member, given_up=True)) for member in (study, first, second)]
+    assert left == [0, 1, 0]
 
 
 def test_without_the_scheduler_the_run_says_so_before_it_begins(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.export.base import ExportOptions
+from merlin.shards.export.directory import ExportDirectory
 from merlin.shards.export.formats import FORMATS, exporter_of, make_exporter
 from merlin.shards.export.mds import MdsExporter
 from merlin.shards.export.run import export
@@ -332,6 +334,42 @@ def test_an_export_stays_until_the_files_that_replace_it_are_complete(kinds, tmp
     assert 0 not in written and 1 in written  # the first file was there
     export_to(kinds, tmp_path / "new", format, fields=("energy", "count"), samples_per_file=4)
     assert names_in(out) == names_in(tmp_path / "new")
+
+
+@pytest.mark.parametrize("kills_at", range(9))
+def test_no_export_is_a_mixture_of_two_after_a_kill(kinds, tmp_path, monkeypatch, kills_at):
+    out, num = tmp_path / "out", 0
+    export_to(kinds, out, "npz", fields=("energy",), samples_per_file=20)
+    replace, unlink = Path.replace, Path.unlink
+
+    def until(action):
+        def act(path, *args, **more):
+            nonlocal num
+            if path.suffix in (".npz", ".json") and out in path.parents:
+                if num == kills_at:
+                    raise KeyboardInterrupt
+                num += 1
+            return action(path, *args, **more)
+
+        return act
+
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(ExportDirectory, "_take_over", lambda *args: (  # what is killed is the exchange
+            patch.setattr(Path, "replace", until(replace)), patch.setattr(Path, "unlink", until(unlink)),
+            take_over(*args),
+        ))  # fmt: skip
+        export_to(kinds, out, "npz", fields=("count",), samples_per_file=20, overwrite=True)
+    field = "energy"
+    try:
+        export_to(kinds, out, "npz", fields=("energy",), samples_per_file=20)
+    except UsageError:
+        export_to(kinds, out, "npz", fields=("count",), samples_per_file=20, overwrite=True)
+        field = "count"
+    assert all(field in np.load(path) for path in out.glob("*.npz"))
+    assert len(list(out.glob("*.npz"))) == len(json.loads((out / "export.json").read_text())["files"])
+
+
+take_over = ExportDirectory._take_over
 
 
 @pytest.mark.parametrize("name", ["../thesis.tex", "/etc/passwd"])

@@ -393,6 +393,17 @@ def test_samples_in_groups_may_have_values_of_several_types(tmp_path, field, kep
         assert list(ens["x"][:]) == kept
 
 
+def test_large_whole_numbers_in_groups_stay_what_they_are(tmp_path):
+    values = (np.int64(2**60 + 1), np.uint64(5), np.uint64(2**63))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for i, value in enumerate(values):
+            file[f"s{i}/x"] = value
+    data = import_([tmp_path / "a.h5"], "samples: groups\nbad_values: drop\nfields: {x: }", tmp_path / "out")
+    assert [group.cause for group in data.failures] == [f"fields x: {2**63} is out of the range of int64"]
+    with open_shards(tmp_path / "out") as ens:
+        assert ens["x"][:].tolist() == [2**60 + 1, 5]
+
+
 def test_numbers_become_text_where_text_is_wanted(tmp_path):
     np.savez(tmp_path / "a.npz", x=np.array([0.1, 2], "f4"), y=[1, 2])
     np.savez(tmp_path / "b.npz", x=["a", "b"], y=[3, 4])
