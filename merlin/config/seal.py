@@ -47,27 +47,12 @@ def unseal(envelope: object, key: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> 
             "a message whose seal does not fit: it was forged, altered, or uses another key"
         )
     try:
-        body = _parsed(text)
-    except (ValueError, RecursionError):
+        body = parsed(text)
+    except ValueError:
         raise ForgedMessageError("a sealed message that is not JSON") from None
     if not isinstance(body, dict):
         raise ForgedMessageError("a sealed message that is not a JSON object")
     return body
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return parsed(text)
-    except ValueError:
-        if "\\ud" not in text:
-            raise
-        return json.loads(
-            text, parse_constant=_refuse
-        )  # names of files that are no text: msgspec refuses them
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _mac(text: bytes, key: bytes) -> str:

@@ -22,7 +22,6 @@ import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -81,7 +80,7 @@ class JobFolder:
         """Raises ExecutionError if there is no record, or a damaged one."""
         path = self.path / _RECORD
         try:
-            job = as_kind(_parsed(_content(path)), StepJob)
+            job = as_kind(parsed(_content(path)), StepJob)
         except (OSError, ValueError) as error:
             raise ExecutionError(f"cannot read {path}: {error}") from error
         if job.lease != self.lease:
@@ -124,7 +123,7 @@ class JobFolder:
     def report(self) -> ChunkReport | None:
         """The job's own report on its chunk; None as long as there is none. Raises ExecutionError."""
         try:
-            return as_kind(_parsed(_content(self._report)), ChunkReport)
+            return as_kind(parsed(_content(self._report)), ChunkReport)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -229,16 +228,6 @@ def _names(path: Path) -> set[str]:
         return set()
     except OSError as error:
         raise ExecutionError(f"cannot read {path}: {error.strerror}") from error
-
-
-def _parsed(content: bytes) -> Any:
-    """The value in a JSON text. Raises ValueError."""
-    try:
-        return parsed(content)
-    except ValueError:
-        if rb"\ud" not in content.lower():
-            raise
-        return json.loads(content)  # msgspec does not read names of files that are no text
 
 
 def _content(path: Path) -> bytes:
