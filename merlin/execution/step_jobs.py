@@ -22,10 +22,11 @@ from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
 from merlin.execution.job_counts import count_jobs
 from merlin.execution.job_errands import Client, Errands
 from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, put_away_unusable, reported
+from merlin.execution.job_reports import blamed, interrupted
 from merlin.execution.job_schedulers import is_installed, lacks_program, scheduler_client
 from merlin.execution.job_script import job_script
 from merlin.execution.recorded import described
-from merlin.plan.job_policy import JobPolicy, job_policy
+from merlin.plan.job_policy import JobPolicy, job_policy, policies
 from merlin.plan.pieces import Run, clip, num_tasks, pieces_of
 from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
@@ -77,7 +78,7 @@ class StepJobs:
         """
         self._workspace, self._session, self._recorded = workspace, session, recorded
         self._guard, self._errands = guard, Errands(make_client)
-        self._policies = policies(workspace)
+        self._policies = policies(workspace.plan)
         self._absent = {p.scheduler for p in self._policies.values() if not is_here(p.scheduler)}
         self._live: dict[str, _Live] = {}  # by lease
         self._settled: list[tuple[JobFolder, bool]] = []  # by the last `step`, and whether to keep the files
@@ -178,7 +179,7 @@ class StepJobs:
         held = {lease: scheduler.held(lease) for lease in self._live}
         ended = [live for lease, live in self._live.items() if not (h := held[lease]) or not num_tasks(h)]
         self._give_up(ended)
-        return [self._interrupted(live) for live in ended if held[live.job.lease] is not None]
+        return [interrupted(live.job) for live in ended if held[live.job.lease] is not None]
 
     def _clean_up(self) -> None:
         for folder, keep in self._settled:
@@ -202,7 +203,7 @@ class StepJobs:
             return []
         if self._num_refusals >= MAX_REFUSALS and not any(other.job.id for other in self._live.values()):
             self._settle(live, keep=True)
-            return [self._interrupted(live, trouble=f"no job can be submitted: {self._refusal}")]
+            return [interrupted(live.job, trouble=f"no job can be submitted: {self._refusal}")]
         future = self._errands.submit(live.job, str(live.folder.script), is_again=live.may_be_submitted)
         self._submission = live, future
         return []
@@ -331,11 +332,11 @@ class StepJobs:
         if report.is_interrupted and not report.cut_off:
             if self._may_be_told(live, now):
                 return None
-            report = self._blamed(live, report)
+            report = blamed(report, live.job, live.ended, report.done)
         self._num_false_starts = 0
         self._settle(live, keep=report.result is None)
         if live.job.session != self._session and report.result is not None:
-            return self._interrupted(live)  # this run may have reset tasks since: the ledger decides
+            return interrupted(live.job)  # this run may have reset tasks since: the ledger decides
         return report
 
     def _may_be_told(self, live: _Live, now: float) -> bool:
@@ -346,13 +347,6 @@ class StepJobs:
             return False
         return live.job.scheduler not in self._absent and now - live.reported_at < SAY_S
 
-    def _blamed(self, live: _Live, report: ChunkReport) -> ChunkReport:
-        """The report on an interrupted job; a walltime blames the first task left, so that this ends one day."""
-        if live.ended is None or live.ended.state is not JobState.TIMEOUT:
-            return report
-        done = [run for run in report.done if run[2] in ENDED]
-        return replace(report, cut_off=_first_left(report.chunk, done), walltime=live.job.walltime)
-
     def _report_without(self, live: _Live, ended: Job) -> ChunkReport:
         """The report on a job that ended without its own."""
         chunk, has_begun = live.job.chunk, live.folder.num_claims() > 0
@@ -361,7 +355,7 @@ class StepJobs:
         said = live.folder.output_tail()
         # a job that its scheduler does not know may still run
         self._give_up([live], must_cancel=ended.state is JobState.UNKNOWN)
-        report = self._interrupted(live)
+        report = interrupted(live.job)
         if not has_begun and ended.state not in (JobState.LOST, JobState.UNKNOWN):
             self._num_false_starts += 1
             if self._num_false_starts < MAX_FALSE_STARTS:
@@ -374,15 +368,10 @@ class StepJobs:
         self._num_false_starts = 0
         done = [run for run in clip(self._recorded(chunk), pieces_of(chunk)) if run[2] in ENDED]
         if ended.state is JobState.TIMEOUT:
-            return replace(report, cut_off=_first_left(chunk, done), walltime=live.job.walltime)
+            return blamed(report, live.job, ended, done)
         if done or not has_begun:  # it made progress, or its tasks cannot be the cause
             return report
         return replace(report, is_interrupted=False, died=f"its job ended: {how}", is_infrastructure=True)
-
-    def _interrupted(self, live: _Live, trouble: str = "") -> ChunkReport:
-        """The report on an interrupted job: tasks that have ended count, and the rest runs again."""
-        worker = f"job {live.job.id or live.job.name}"
-        return ChunkReport(chunk=live.job.chunk, worker=worker, is_interrupted=True, trouble=trouble)
 
     def _give_up(self, several: Sequence[_Live], *, must_cancel: bool = True) -> None:
         """End these jobs; they commit nothing from now on."""
@@ -406,15 +395,4 @@ class StepJobs:
         self._has_stopped = True
         given_up = [live for live in self._live.values() if is_late or not live.folder.num_claims()]
         self._give_up(given_up, must_cancel=not self._has_cancelled)
-        return [self._interrupted(live) for live in given_up]
-
-
-def policies(workspace: Workspace) -> dict[str, JobPolicy]:
-    """The policies of the steps that are submitted, by step; parameters may give its instances other numbers."""
-    found = ((instance.step, job_policy(instance)) for instance in workspace.plan.instances)
-    return {step: policy for step, policy in found if policy is not None}
-
-
-def _first_left(chunk: Chunk, done: Iterable[Run]) -> tuple[int, ...]:
-    ended = {task for a, b, _ in done for task in range(a, b)}
-    return tuple(task for task in chunk.task_ids() if task not in ended)[:1]
+        return [interrupted(live.job) for live in given_up]

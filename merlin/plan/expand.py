@@ -13,11 +13,12 @@ from msgspec.structs import replace
 from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.base.text import path_safe
-from merlin.errors import Diagnostic, ExecutionError, SpecError
+from merlin.errors import ExecutionError, SpecError
 from merlin.plan.aggregates import plan_aggregate
 from merlin.plan.cleanup import wait_before_cleanup
 from merlin.plan.dependencies import Dependency, StepNeeds, analyse, shell_of, sources_of
 from merlin.plan.growing import Extends, continued, settled_steps
+from merlin.plan.instance_names import NO_COMBINATION, combinations_of, instance_id
 from merlin.plan.job_policy import LOCAL, job_policy, job_request, task_server_keys
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.notify_rule import notify_rules
@@ -32,7 +33,6 @@ from merlin.plan.plan import (
 )
 from merlin.plan.step_resources import step_resources, with_values
 from merlin.plan.study_variables import runtime_variables
-from merlin.spec.defaults import MAX_FILE_NAME
 from merlin.spec.variables import sample_names
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from merlin.spec.run_block import Run
 
 MANIFEST_SUFFIX = ".manifest"
-_NO_COMBINATION = Combination({}, {})
 _NO_LAUNCHERS = Launchers()
 
 
@@ -142,57 +141,12 @@ class _Planner(Struct):
             self.settled = settled_steps(self.needs)
         for needs in self.needs.values():
             self.made[needs.name] = []
-            for combo in self._combinations_of(needs):
+            for combo in combinations_of(self.spec, needs, self.combos):
                 self._add(self._instance(needs, combo))
         instances = tuple(self.by_id.values())
         if self.extending is not None:
             instances = continued(instances, self.extending, self.settled)
         return wait_before_cleanup(instances, str(self.workspace))
-
-    def _combinations_of(self, needs: StepNeeds) -> list[Combination]:
-        """One combination per distinct label; a step without parameters has one instance."""
-        if not needs.parameters:
-            return [_NO_COMBINATION]
-        seen: dict[str, Combination] = {}
-        for combo in self.combos:
-            label = path_safe(combo.label(needs.parameters))
-            if label in ("", ".", ".."):
-                raise SpecError([self._no_directory(needs, combo)])
-            if (size := _longest_name(needs, label)) > MAX_FILE_NAME:
-                raise SpecError([self._too_long(needs, size)])
-            first = seen.setdefault(label, combo)
-            if any(first.values[name] != combo.values[name] for name in needs.parameters):
-                raise SpecError([self._same_directory(needs, first, combo)])
-        return list(seen.values())
-
-    def _no_directory(self, needs: StepNeeds, combo: Combination) -> Diagnostic:
-        name = sorted(needs.parameters)[0]
-        label = combo.label(needs.parameters)
-        return self.spec.finding(
-            ("global.parameters", name),
-            f"the label {label!r} of {name} gives step {needs.name} no directory of its own",
-            "bad-label",
-            "give it a label with letters, digits or one of -_.()",
-        )
-
-    def _too_long(self, needs: StepNeeds, size: int) -> Diagnostic:
-        return self.spec.finding(
-            ("global.parameters", sorted(needs.parameters)[0]),
-            f"a label of {', '.join(sorted(needs.parameters))} gives step {needs.name} names of {size} bytes for "
-            f"directories and files, and {MAX_FILE_NAME} are possible",
-            "bad-label",
-            "give shorter labels, e.g. label: [a, b]",
-        )
-
-    def _same_directory(self, needs: StepNeeds, a: Combination, b: Combination) -> Diagnostic:
-        name = sorted(n for n in needs.parameters if a.values[n] != b.values[n])[0]
-        return self.spec.finding(
-            ("global.parameters", name),
-            f"the values {a.values[name]!r} and {b.values[name]!r} of {name} give step {needs.name} "
-            f"the same directory {instance_id(needs, b)!r}",
-            "duplicate-label",
-            "give them labels that differ in letters, digits or one of -_.()",
-        )
 
     def _add(self, instance: StepInstance) -> None:
         self.made[instance.step].append(instance)
@@ -283,7 +237,7 @@ class _Planner(Struct):
 
     def _require_values(self, needs: StepNeeds, resources: Mapping[str, Scalar]) -> None:
         """Raise SpecError if the study's batch block has parameters that the step does not use."""
-        known = _NO_COMBINATION if not self.combos else self.combos[0]
+        known = NO_COMBINATION if not self.combos else self.combos[0]
         for key, value in resources.items():
             unknown = [t.name for t in find_tokens(str(value)) if t.name in known.tokens()]
             if unknown and key.startswith("batch."):
@@ -427,19 +381,6 @@ class _Planner(Struct):
         rows = len(sources) * sources[0].num_tasks
         num_shards = max(1, -(-rows // block.samples_per_shard))
         return replace(common, kind=StepKind.AGGREGATE, num_tasks=num_shards, aggregate=aggregate)
-
-
-def instance_id(needs: StepNeeds, combo: Combination) -> str:
-    """The instance's name and directory: "step", or "step/LABELS" with those of its parameters."""
-    step = path_safe(needs.name)
-    return f"{step}/{path_safe(combo.label(needs.parameters))}" if needs.parameters else step
-
-
-def _longest_name(needs: StepNeeds, label: str) -> int:
-    """The bytes of the longest name of a directory or file of an instance."""
-    run = needs.step.run
-    file = "" if run.cmd is None else f"{needs.name}_{label}{'.restart' if run.restart else ''}.out"
-    return max(len(label), len(file.encode()))
 
 
 def _queue(name: str) -> str:

@@ -11,7 +11,7 @@ from merlin.base.document.scalars import Problem, to_amount, to_bool, to_int
 from merlin.batch.contract import JobRequest
 from merlin.batch.walltime import walltime_seconds
 from merlin.errors import ExecutionError
-from merlin.plan.plan import Scalar, StepInstance
+from merlin.plan.plan import Plan, Scalar, StepInstance
 
 LOCAL = "local"  # the batch type without a scheduler
 MAX_JOBS = 100  # of one step at a time
@@ -128,3 +128,9 @@ class _Values:
             return read()
         except Problem as problem:
             raise ExecutionError(f"step {self._step!r}, {key}: {problem}") from problem
+
+
+def policies(plan: Plan) -> dict[str, JobPolicy]:
+    """The policies of the steps that are submitted, by step; parameters may give its instances other numbers."""
+    found = ((instance.step, job_policy(instance)) for instance in plan.instances)
+    return {step: policy for step, policy in found if policy is not None}
