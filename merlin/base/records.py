@@ -87,17 +87,23 @@ def indented(value: object, *, ensure_ascii: bool = True) -> str:
 
 
 def parsed(text: str | bytes) -> Any:
-    r"""The value in a JSON text. Raises ValueError, and nothing else.
-
-    In names of files that are no text, Python writes \udce9 for a byte. msgspec refuses that, and it is read, too.
-    """
+    """The value in a JSON text. Raises ValueError, and nothing else."""
     try:
         return msgspec.json.decode(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def parsed_with_names(text: str | bytes) -> Any:
+    r"""The value in a JSON text of our own. Raises ValueError, and nothing else.
+
+    In names of files that are no text, Python writes \udce9 for a byte. msgspec refuses that, and it is read here.
+    """
+    try:
+        return parsed(text)
     except ValueError:
         mark = rb"\ud" if isinstance(text, bytes) else r"\ud"
-        if mark not in text.lower():  # type: ignore[operator]
+        if mark not in text:  # type: ignore[operator]
             raise
     try:
         return json.loads(text, parse_constant=_refuse)

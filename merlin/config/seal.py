@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from merlin.base.records import parsed
+from merlin.base.records import parsed_with_names
 from merlin.errors import ForgedMessageError
 
 MAX_BODY_BYTES = 256 * 1024  # messages carry ids; anything near this is not ours
@@ -47,7 +47,7 @@ def unseal(envelope: object, key: bytes, *, max_bytes: int = MAX_BODY_BYTES) -> 
             "a message whose seal does not fit: it was forged, altered, or uses another key"
         )
     try:
-        body = parsed(text)
+        body = parsed_with_names(text)
     except ValueError:
         raise ForgedMessageError("a sealed message that is not JSON") from None
     if not isinstance(body, dict):

@@ -26,7 +26,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from merlin.base.files import write_text
-from merlin.base.records import as_kind, parsed, to_plain
+from merlin.base.records import as_kind, parsed_with_names, to_plain
 from merlin.batch.contract import JobState
 from merlin.errors import ExecutionError, LeaseLostError
 from merlin.execution.shell import read_tail
@@ -80,7 +80,7 @@ class JobFolder:
         """Raises ExecutionError if there is no record, or a damaged one."""
         path = self.path / _RECORD
         try:
-            job = as_kind(parsed(_content(path)), StepJob)
+            job = as_kind(parsed_with_names(_content(path)), StepJob)
         except (OSError, ValueError) as error:
             raise ExecutionError(f"cannot read {path}: {error}") from error
         if job.lease != self.lease:
@@ -123,7 +123,7 @@ class JobFolder:
     def report(self) -> ChunkReport | None:
         """The job's own report on its chunk; None as long as there is none. Raises ExecutionError."""
         try:
-            return as_kind(parsed(_content(self._report)), ChunkReport)
+            return as_kind(parsed_with_names(_content(self._report)), ChunkReport)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
