@@ -111,6 +111,10 @@ class ExecutionError(MerlinError):
     pass
 
 
+class NotHereError(ExecutionError):
+    """This machine lacks what tasks need, so the study has not begun to run."""
+
+
 class StudyGoneError(ExecutionError):
     pass
 

@@ -21,7 +21,6 @@ from servers import (
     Authority,
     RedisServer,
     SharedRabbit,
-    redis_server,
     shared_rabbit,
     throwaway_ca,
 )
@@ -104,7 +103,7 @@ def _imports_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
 
 @pytest.fixture(scope="session")
 def _shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with redis_server(tmp_path_factory.mktemp("redis"), appendonly=False) as server:
+    with RedisServer(tmp_path_factory.mktemp("redis"), appendonly=False) as server:
         yield server
 
 
@@ -120,7 +119,7 @@ def any_redis(_shared_redis: RedisServer) -> RedisServer:
 @pytest.fixture
 def own_redis(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis server with an append-only file."""
-    with redis_server(tmp_path) as server:
+    with RedisServer(tmp_path) as server:
         yield server
 
 

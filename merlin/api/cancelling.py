@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.base.locks import is_locked_by
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.ledger.replay import replay
 from merlin.status.live import holder_of
+from merlin.status.run_events import is_open
 from merlin.status.snapshot import CANCELLED, is_published
 from merlin.workspace.directory import Workspace
 
@@ -42,27 +44,62 @@ def cancel_on_workers(
     return report
 
 
-def stop_run_here(study: Workspace, *, limit_s: float = STOP_S) -> None:
+def stop_run_here(study: Workspace) -> bool:
     """End the run of a study by another process of this machine: it ends its tasks, as after Ctrl-C.
 
+    Returns False if none runs it.
+
     Raises:
-        WorkspaceError: the run is on another machine, or belongs to this process.
-        ExecutionError: it has not ended within `limit_s`.
+        WorkspaceError: the run is on another machine, belongs to this process, or to another user.
+        ExecutionError: it has not ended within `STOP_S`.
     """
     holder = holder_of(study)
     if holder is None:
-        return
+        return False
     if not holder.is_here or holder.pid == os.getpid():
         where = f"on {holder.host}" if not holder.is_here else "in this process"
         raise WorkspaceError(f"{study.path} is run {where} (pid {holder.pid}); press Ctrl-C there")
-    os.kill(holder.pid, signal.SIGTERM)
-    until = time.monotonic() + limit_s
+    try:
+        _terminate(holder.pid, study.info / "lock")
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        raise WorkspaceError(f"{study.path} is run by process {holder.pid} of another user") from None
+    until = time.monotonic() + STOP_S
     while is_locked_by(holder.pid, study.info / "lock"):
         if time.monotonic() > until:
             raise ExecutionError(
                 f"the run of {study.path} by process {holder.pid} does not end; kill that process"
             )
         time.sleep(_POLL_S)
+    return True
+
+
+def _terminate(pid: int, lock: Path) -> None:
+    """Send SIGTERM to the process that holds the lock, and to no other that has got its number meanwhile."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        if is_locked_by(pid, lock):
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            signal.pidfd_send_signal(descriptor, signal.SIGCONT)  # a stopped process does not see SIGTERM
+    finally:
+        os.close(descriptor)
+
+
+def end_runs_here(studies: Iterable[Workspace]) -> list[Workspace]:
+    """End the runs of these studies by commands of this machine; returns the studies that had one.
+
+    By its ledger such a run is open: a worker that publishes a study again holds the lock for a moment, too.
+
+    Raises ExecutionError if one does not end, WorkspaceError if it belongs to another user.
+    """
+    return [study for study in studies if _is_run_here(study) and stop_run_here(study)]
+
+
+def _is_run_here(study: Workspace) -> bool:
+    state = replay(study.ledger_dir, study.plan)
+    holder = holder_of(study, state) if is_open(state) else None
+    return holder is not None and holder.is_here and holder.pid != os.getpid()
 
 
 def cancel_study(study: Workspace, note: Callable[[str], None]) -> None:
@@ -70,8 +107,8 @@ def cancel_study(study: Workspace, note: Callable[[str], None]) -> None:
 
     Raises WorkspaceError if a command on another machine runs it, ExecutionError if something survives.
     """
-    if holder_of(study) is not None:
-        stop_run_here(study)
+    is_on_workers = is_published(replay(study.ledger_dir, study.plan))
+    if not is_on_workers and stop_run_here(study):  # a worker that publishes it again holds the lock, too
         return
     left = cancel_on_workers(study, None, note).after
     if left:

@@ -22,7 +22,7 @@ _SAME = ("kind", "num_tasks", "per_sample", "params")  # of a source
 
 
 def recollection_of(
-    path: Path, out: Path, *, name: str = "", spec: Spec | None = None, options: StudyOptions | None = None
+    path: Path, out: Path, *, name: str, spec: Spec | None, options: StudyOptions
 ) -> Recollection:
     """What is needed to make a data set of the study at `path` again in the directory `out`.
 
@@ -50,11 +50,10 @@ def recollection_of(
     return recollection(studies, aggregate, out, plan.spec_digest)
 
 
-def _plan_for(study: Workspace, spec: Spec, options: StudyOptions | None) -> Plan:
+def _plan_for(study: Workspace, spec: Spec, options: StudyOptions) -> Plan:
     """What the spec would have planned for this study, with the samples that it has."""
     from merlin.workspace.replan import Replanning  # with the schema of specs, which only a new one needs
 
-    options = options or StudyOptions()
     old, block = study.plan.samples, spec.document.merlin.samples
     if (old.labels if old else ()) != (tuple(block.column_labels) if block else ()):
         message = (

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from merlin.base.text import count
 from merlin.errors import ConfigError, ExecutionError, WorkspaceError, command_line
 from merlin.ledger.replay import replay
+from merlin.plan.failure_limits import limit_reached, with_max_failures
+from merlin.plan.plan import Plan
 from merlin.plan.reopen import NOTHING, Again
+from merlin.plan.runs import RunMap
+from merlin.plan.schedule import Scheduler
+from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
 from merlin.status.live import holder_of
 from merlin.status.snapshot import is_published, take_snapshot
+from merlin.views.after_stop import next_commands
 from merlin.workspace.directory import Workspace, shown_together
 
 
@@ -24,6 +31,15 @@ def refuse_changed_samples(studies: Iterable[Workspace]) -> None:
     for study in studies:
         if study.samples_may_change:
             study.samples()
+
+
+def refuse_failed_before(studies: Iterable[Workspace], max_failures: float | None = None) -> None:
+    """Raise WorkspaceError if what has failed in one of them stops it, by its own limits or `max_failures`."""
+    for study in studies:
+        plan = study.plan if max_failures is None else with_max_failures(study.plan, max_failures)
+        if reason := limit_reached(plan, replay(study.ledger_dir, plan).outcomes):
+            lines = next_commands(str(study.path), reason, has_failed=True)
+            raise WorkspaceError("\n".join([f"{study.path} has stopped: {reason}", *lines]))
 
 
 def refuse_published(workspace: Workspace, note: Callable[[str], None]) -> None:
@@ -51,7 +67,48 @@ def refuse_published(workspace: Workspace, note: Callable[[str], None]) -> None:
 def has_work(workspace: Workspace, again: Again = NOTHING) -> bool:
     """True if tasks are missing, or if some run again that have ended."""
     totals = take_snapshot(workspace).totals
-    return bool(totals.missing or again.tasks or (again.failed and totals.failed + totals.skipped))
+    if totals.missing or again.tasks:
+        return True
+    if not (again.failed and totals.failed + totals.skipped):
+        return False
+    return again.steps is None or _runs_any_of(workspace, again, again.steps)
+
+
+def _runs_any_of(workspace: Workspace, again: Again, steps: tuple[str, ...]) -> bool:
+    """False if none of these steps has failed, and what was skipped of them would be skipped once more."""
+    plan, outcomes = workspace.plan, dict(replay(workspace.ledger_dir, workspace.plan).outcomes)
+    for id, ranges in again.to_reset(plan, outcomes).items():
+        have = outcomes[id]
+        outcomes[id] = RunMap.from_runs(have.size, have.runs(0, have.size))
+        for lo, hi in ranges:
+            outcomes[id].set(lo, hi, NO_OUTCOME)
+    counts = Scheduler(plan, outcomes, num_workers=1).counts()
+    return any(counts[id].missing for id in _named(plan, steps))
+
+
+def _named(plan: Plan, steps: tuple[str, ...]) -> set[str]:
+    return {instance.id for instance in plan.instances if instance.step in steps or instance.id in steps}
+
+
+def why_nothing(workspace: Workspace, again: Again) -> str:
+    """Why `has_work` says that nothing runs; with the command for the steps whose failures keep the chosen ones."""
+    if again.steps is None:
+        return "nothing is left to run"
+    plan, counts = workspace.plan, replay(workspace.ledger_dir, workspace.plan).counts()
+    chosen = _named(plan, again.steps)
+    words = f"nothing of {', '.join(again.steps)} has failed"
+    if not (skipped := sum(counts[id].get(Outcome.SKIPPED, 0) for id in chosen)):
+        return words
+    causes, sources = dict[str, None](), set[str]()
+    for instance in reversed(plan.instances):
+        if instance.id in chosen or instance.id in sources:
+            sources |= {edge.source for edge in instance.edges}
+            if instance.id not in chosen and any(counts[instance.id].get(each) for each in FAILURES):
+                causes[instance.step] = None
+    steps = [word for step in reversed(causes) for word in ("--step", step)]
+    again_with = command_line("restart", workspace.path, "--failed", *steps)
+    were = f"{count(skipped, 'task')} {'was' if skipped == 1 else 'were'}"
+    return f"{words}; {were} skipped because of others that failed: {again_with}"
 
 
 def with_work(opened: Workspace, again: Again = NOTHING) -> list[Workspace]:

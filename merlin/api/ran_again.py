@@ -76,12 +76,12 @@ def _comes_back(base: Workspace, instance: StepInstance, back: set[str]) -> bool
         return (instance.finishes if instance.kind is StepKind.MANIFEST else instance.id) in back
     if instance.kind is StepKind.FUNCTION and instance.feeds:
         return back.issuperset(instance.feeds)
-    return _path(base, instance) in back
+    return base.below_root(instance.id) in back
 
 
 def _not_back(base: Workspace, instance: StepInstance, tasks: list[Range], back: set[str]) -> Iterator[Range]:
     """The tasks whose own directories do not come back."""
-    place = _path(base, instance)
+    place = base.below_root(instance.id)
     if not any(path.startswith(f"{place}/") for path in back):
         yield from tasks
         return
@@ -89,11 +89,6 @@ def _not_back(base: Workspace, instance: StepInstance, tasks: list[Range], back:
         for task in range(lo, hi):
             if f"{place}/{base.sample_path(instance, task)}" not in back:
                 yield task, task + 1
-
-
-def _path(base: Workspace, instance: StepInstance) -> str:
-    """The directory of a step instance, relative to that of the study."""
-    return f"{base.member}/{instance.id}" if base.member else instance.id
 
 
 def _with_ok(outcomes: RunMap, tasks: Iterable[Range]) -> RunMap:

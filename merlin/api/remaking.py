@@ -34,7 +34,7 @@ def _other_definitions(member: MemberUpdate) -> Iterator[str]:
     """What an update changes in steps that make no data set, in words."""
     for each in _of_other_steps(member):
         if each.is_new or each.is_gone:
-            yield f"{each.step} is {'new' if each.is_new else 'gone'}"
+            yield f"{each.step} is {each.what}"
         elif each.why:
             yield f"{each.step}: {each.why[0]}"
 

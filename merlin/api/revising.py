@@ -223,14 +223,11 @@ def _note(update: Update, moves: list[Move], absent: list[str]) -> RevisionNote:
 def _steps(update: Update) -> Iterator[StepNote]:
     for member in update.members:
         for each in member.change.instances:
-            what = "new" if each.is_new else "gone" if each.is_gone else "changed" if each.why else "same"
-            what = "kept" if what == "same" and each.step in update.keep else what
-            place = f"{member.workspace.member}/{each.id}" if member.workspace.member else each.id
             yield StepNote(
-                id=place,
+                id=member.workspace.below_root(each.id),
                 step=each.step,
                 why=each.why,
-                what=what,
+                what="kept" if each.what == "same" and each.step in update.keep else each.what,
                 again=each.num_again,
                 kept=each.num_kept,
                 collected=each.num_collected + each.num_taken,

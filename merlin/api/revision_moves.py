@@ -10,17 +10,15 @@ from merlin.base.ranges import Range, merged
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.revise import Change, InstanceChange
 from merlin.shards.format.manifest_file import NAME, VIRTUAL_NAME
-from merlin.workspace.directory import INFO_DIR, REVISIONS_DIR, Workspace
-from merlin.workspace.revisions import BEFORE, Move
+from merlin.workspace.directory import Workspace
+from merlin.workspace.revisions import BEFORE, Move, aside_dir
 
 _SHARD = re.compile(r"shard_(\d+)\..*")  # a shard or its description
 
 Member = tuple[Workspace, Plan, Change]
 
 
-def moves_of(
-    members: Sequence[Member], number: int, *, gone: Sequence[str] = (), grows: bool = False
-) -> Iterator[Move]:
+def moves_of(members: Sequence[Member], number: int, *, gone: Sequence[str], grows: bool) -> Iterator[Move]:
     """The moves, in the order in which they are made.
 
     `gone` are extensions that leave the study. `grows` says that an extension will add to the data sets.
@@ -28,7 +26,7 @@ def moves_of(
     tasks. A data set is always put aside as a whole, so that it stays complete; what the new one keeps of it are links
     to the same files.
     """
-    aside = f"{INFO_DIR}/{REVISIONS_DIR}/{number:03d}/{BEFORE}"
+    aside = aside_dir(number, BEFORE)
     data_sets: dict[str, bool] = {}  # of the study, by the aggregate's id: whether it is made from nothing
     for name in gone:
         yield Move(name, f"{aside}/{name}")
@@ -45,7 +43,8 @@ def moves_of(
             if instance.kind is StepKind.CMD and instance.per_sample and not (each.is_gone or each.why):
                 samples_gone = (new[each.id].num_tasks, instance.num_tasks)
                 yield from _of_directories(workspace, instance, [samples_gone], aside)
-            if not (_is_touched(each) or _makes_data_set(members[0][0], instance, each)):
+            is_touched = each.is_gone or each.why or each.again or each.begun
+            if not (is_touched or _makes_data_set(members[0][0], instance, each)):
                 continue
             if instance.kind is StepKind.MANIFEST:
                 data_sets.setdefault(instance.finishes, False)
@@ -63,10 +62,6 @@ def moves_of(
             yield from _links(study, id, aside, _num_shards(id, [plan for _, plan, _ in members]))
 
 
-def _is_touched(each: InstanceChange) -> bool:
-    return bool(each.is_gone or each.why or each.again or each.begun)
-
-
 def _makes_data_set(study: Workspace, instance: StepInstance, each: InstanceChange) -> bool:
     """Whether the next revision makes a data set that is not there yet."""
     is_open = instance.kind is StepKind.AGGREGATE and each.num_open > 0
@@ -74,7 +69,7 @@ def _makes_data_set(study: Workspace, instance: StepInstance, each: InstanceChan
 
 
 def _move(workspace: Workspace, name: str, aside: str) -> Move:
-    place = f"{workspace.member}/{name}" if workspace.member else name
+    place = workspace.below_root(name)
     return Move(place, f"{aside}/{place}")
 
 

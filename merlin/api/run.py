@@ -15,7 +15,7 @@ from merlin.api.beginning import check_machine, new_study, study_warnings
 from merlin.api.extending import next_extension
 from merlin.api.running import run_here
 from merlin.api.study import Study
-from merlin.errors import Diagnostic, UsageError, command_line
+from merlin.errors import Diagnostic, SamplesError, UsageError, command_line
 from merlin.execution.conductor import RunOptions
 from merlin.execution.events import Progress
 from merlin.spec.load import read_samples_block
@@ -41,6 +41,7 @@ def run(
     output: str | os.PathLike[str] | None = None,
     samples: str | os.PathLike[str] | np.ndarray[Any, Any] | DataFrame | None = None,
     extend: str | os.PathLike[str] | Study | None = None,
+    new_rows: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> Study:
     """Run the study that a spec describes on this machine, to its end; a notebook shows how it goes.
@@ -56,6 +57,7 @@ def run(
         samples: A samples file, an array with a row for each sample, or a DataFrame that has the spec's column_labels
             among its columns; in place of the spec's.
         extend: A study that gets the samples which the spec has and it does not, as `--extend`. It is returned.
+        new_rows: With `extend`: the samples are the new ones alone, as `--new-rows`.
         progress: Called a few times per second with the number of tasks by state, in this thread.
 
     Raises:
@@ -69,11 +71,13 @@ def run(
         raise UsageError(f"workers must be a whole number, at least 1, not {workers!r}")
     if extend is not None and output is not None:
         raise UsageError("output says where a new study is made; one that is extended stays where it is")
+    if new_rows and extend is None:
+        raise UsageError("new_rows says what the samples of extend=STUDY are; give both")
     variables = {name: _text(value) for name, value in (vars or {}).items()}
     if output is not None:
         variables["OUTPUT_PATH"] = str(Path(output).absolute())
     with _samples_file(_by_labels(samples, spec, variables)) as file:
-        workspace = _begin(Path(spec), variables, StudyOptions(samples_file=file), extend)
+        workspace = _begin(Path(spec), variables, StudyOptions(samples_file=file), extend, only_new=new_rows)
     if workspace is None:
         return _study(extend)
     cell = run_here(workspace, RunOptions(workers=workers, may_fork=False), progress)
@@ -118,7 +122,11 @@ def _samples_file(samples: Any) -> Iterator[str | None]:
     with tempfile.TemporaryDirectory(prefix="merlin-") as folder:
         path = Path(folder) / "samples.npy"
         np.save(path, rows)
-        yield str(path)
+        try:
+            yield str(path)
+        except SamplesError as error:  # the file is nothing that the caller knows
+            named = {str(path): "samples"}
+            raise SamplesError([d.but(file=named.get(d.file, d.file)) for d in error.diagnostics]) from None
 
 
 def _begin(
@@ -126,6 +134,8 @@ def _begin(
     variables: Mapping[str, str],
     options: StudyOptions,
     extend: str | os.PathLike[str] | Study | None,
+    *,
+    only_new: bool,
 ) -> Workspace | None:
     """Prepare the study or its extension; None if there is nothing to add."""
     loaded = load_checked(path, variables, options)
@@ -141,7 +151,7 @@ def _begin(
         )
     else:
         study = open_root(_study(extend).path, _LOG.warning)
-        made = next_extension(loaded, options, study, only_new=False, note=_LOG.info)
+        made = next_extension(loaded, options, study, only_new=only_new, note=_LOG.info)
     if made is not None:
         _warn(study_warnings(loaded, made))
     return made

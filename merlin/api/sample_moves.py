@@ -9,9 +9,9 @@ from pathlib import Path
 from merlin.api.updating import MemberUpdate, Update
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.load import Spec
-from merlin.workspace.directory import INFO_DIR, REVISIONS_DIR
+from merlin.workspace.directory import INFO_DIR
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.revisions import BEFORE, Move, plans_of
+from merlin.workspace.revisions import BEFORE, Move, aside_dir, plans_of
 from merlin.workspace.spec_samples import samples_path, stored_path
 
 
@@ -20,7 +20,7 @@ def sample_moves(update: Update) -> Iterator[Move]:
 
     A name of another kind of file than the new samples have is free then: no step reads samples of before from it.
     """
-    aside = f"{INFO_DIR}/{REVISIONS_DIR}/{update.number:03d}/{BEFORE}"
+    aside = aside_dir(update.number, BEFORE)
     for each in update.members:
         samples = each.plan.samples
         if each.rows is None or samples is None:

@@ -100,7 +100,6 @@ class UpdateCost(Struct, frozen=True, kw_only=True):
 class _Part(NamedTuple):
     """What becomes of a step instance of the study or of an extension."""
 
-    what: str
     change: InstanceChange
     task_s: float  # core-seconds that one of its tasks has taken
 
@@ -111,15 +110,15 @@ def step_changes(update: Update) -> Iterator[StepChange]:
     for member in update.members:
         seconds = _core_seconds_per_task(member)
         for each in member.change.instances:
-            found.setdefault(each.step, []).append(_Part(_what(each), each, seconds.get(each.id, 0.0)))
+            found.setdefault(each.step, []).append(_Part(each, seconds.get(each.id, 0.0)))
     per_sample = {each.step for each in update.members[0].plan.instances if each.per_sample}
     for step, parts in found.items():
-        kinds = {part.what for part in parts}
         changes = [part.change for part in parts]
+        kinds = {each.what for each in changes}
         yield StepChange(
             step=step,
             what=kinds.pop() if len(kinds) == 1 else "changed",
-            why=tuple(dict.fromkeys(why for each in changes for why in each.why)) + _partly(parts),
+            why=tuple(dict.fromkeys(why for each in changes for why in each.why)) + _partly(changes),
             to_run=sum(each.num_to_run for each in changes if not each.is_gone),
             again=sum(each.num_again for each in changes),
             kept=sum(each.num_kept for each in changes),
@@ -134,15 +133,11 @@ def step_changes(update: Update) -> Iterator[StepChange]:
         )
 
 
-def _what(change: InstanceChange) -> str:
-    return "new" if change.is_new else "gone" if change.is_gone else "changed" if change.why else "same"
-
-
-def _partly(parts: Sequence[_Part]) -> tuple[str, ...]:
+def _partly(changes: Sequence[InstanceChange]) -> tuple[str, ...]:
     """Which instances of a step are new or gone, if that is not so for all of them."""
-    if len({part.what for part in parts}) == 1:
+    if len({each.what for each in changes}) == 1:
         return ()
-    found = (some_are((p.change.id for p in parts if p.what == what), what) for what in ("new", "gone"))
+    found = (some_are((each.id for each in changes if each.what == what), what) for what in ("new", "gone"))
     return tuple(filter(None, found))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from merlin.api import notebook
 from merlin.api.cancelling import cancel_study
 from merlin.api.extending import waits_for
-from merlin.api.left_to_run import refuse_changed_samples, refuse_published, with_work
+from merlin.api.left_to_run import refuse_changed_samples, refuse_failed_before, refuse_published, with_work
 from merlin.api.running import run_here
 from merlin.api.study_html import page_html
 from merlin.errors import UsageError
@@ -109,7 +109,7 @@ class Study:
 
         Raises:
             UsageError: the study has no such step.
-            WorkspaceError: somebody else runs it.
+            WorkspaceError: somebody else runs it, or what has failed stops it, by max_failures or its canary.
             ExecutionError, KeyboardInterrupt: as `merlin.run`.
         """
         if steps is not None and not failed:
@@ -120,6 +120,8 @@ class Study:
         options = RunOptions(workers=workers, again=again, may_fork=False)
         studies = with_work(self._workspace, again)
         refuse_changed_samples(studies)
+        if not again:
+            refuse_failed_before(studies)
         for study in studies:
             if missing := waits_for(study):
                 _LOG.warning(f"{study.path} needs {missing}, which has not ended ok")

@@ -45,13 +45,10 @@ def page_html(page: StudyPage) -> str:
         for step in page.steps
     ]  # fmt: skip
     notes = [page.state_reason] if page.state_reason else []
-    notes += [_advice(obstacle.what, obstacle.remedy) for obstacle in page.obstacles if page.totals.missing]
+    for obstacle in page.obstacles if page.totals.missing else ():
+        notes.append(f"{obstacle.what}; {obstacle.remedy}" if obstacle.remedy else obstacle.what)
     took = duration(page.elapsed_s) if page.started is not None else ""
     return _study_html(page.name, page.state, took, lines, notes, page.workspace)
-
-
-def _advice(what: str, remedy: str) -> str:
-    return f"{what}; {remedy}" if remedy else what
 
 
 def progress_html(name: str, path: Path, progress: Progress, first: Progress) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from merlin.base.ranges import Range
+from merlin.base.ranges import Range, total
 from merlin.errors import MerlinError, SpecError, UsageError
 from merlin.ledger.collect_again import badly_collected, ever_taken, to_collect_again
 from merlin.ledger.replay import Replay, replay
@@ -20,8 +19,8 @@ from merlin.plan.code_changes import code_changes
 from merlin.plan.parameters import as_block
 from merlin.plan.plan import Plan, SamplesInfo, StepKind
 from merlin.plan.revise import Change, find_change
-from merlin.plan.revise_collection import Holds
-from merlin.plan.revise_extension import Revised, because_of_study
+from merlin.plan.revise_collection import Before, Holds
+from merlin.plan.revise_extension import because_of_study
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.load import Spec, load_spec
 from merlin.spec.model import Samples
@@ -63,10 +62,6 @@ class MemberUpdate(Struct, frozen=True, kw_only=True):
     @property
     def num_to_run(self) -> int:
         return sum(each.num_to_run for each in self.change.instances if not each.is_gone)
-
-    @property
-    def revised(self) -> Revised:
-        return Revised(old=self.workspace.plan, new=self.plan, change=self.change)
 
 
 class Update(Struct, frozen=True, kw_only=True):
@@ -130,27 +125,23 @@ def plan_update(
     return _Planning(spec, options, study, how, folder).update()
 
 
-@dataclass
 class _Planning:
-    spec: Spec
-    options: StudyOptions
-    study: Workspace
-    how: UpdateOptions
-    folder: Path | None
-    number: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.number = next_number(self.study)
-        self.variables = runtime_variables(self.spec, self.study.path)
+    def __init__(
+        self, spec: Spec, options: StudyOptions, study: Workspace, how: UpdateOptions, folder: Path | None
+    ) -> None:
+        self.spec, self.options, self.study, self.how = spec, options, study, how
+        self.number = next_number(study)
+        self.folder = folder or revision_dir(study.info, self.number)
+        self.variables = runtime_variables(spec, study.path)
         self.code: dict[str, dict[str, str]] = {}  # of the steps as they are now
         self.changes: dict[str, list[str]] = {}  # of that code, by step
         self.read: dict[str, set[str]] = {}  # by step of a function: the variables that it reads
-        names = {step.name for step in self.spec.document.study}
-        if unknown := sorted(set(self.how.keep) - names):
+        names = {step.name for step in spec.document.study}
+        if unknown := sorted(set(how.keep) - names):
             raise UsageError(
                 f"--keep {unknown[0]}: the spec has no such step; it has: {', '.join(sorted(names))}"
             )
-        self.replanning = Replanning(self.spec, self.options)
+        self.replanning = Replanning(spec, options)
 
     def update(self) -> Update:
         if findings := missing_paths(self.spec, self.variables):
@@ -204,8 +195,7 @@ class _Planning:
             num_given=_num_samples(studies[: last + 1]),
             origins=tuple(self._origin(member, member.info) for member in given if block.generate),
         )
-        folder = self.folder or revision_dir(self.study.info, self.number)
-        return wanted_samples(self.spec, self.options, known, self.variables, folder)
+        return wanted_samples(self.spec, self.options, known, self.variables, self.folder)
 
     def _is_of_a_file(self, extension: Workspace, block: Samples) -> bool:
         """Whether an extension was begun with a file of its own: by --new-rows, --samplesfile or merlin.run."""
@@ -213,8 +203,11 @@ class _Planning:
         words = read_provenance(folder).command.split()
         if any(word.startswith(("--new-rows", "--samplesfile")) for word in words):
             return True
-        first = self._origin(extension, folder).block if block.generate else None
-        return first is not None and first.generate is None
+        first = self._origin(extension, folder).block
+        if first is None or first.generate is not None:
+            return False
+        own = self._origin(self.study, self.study.info).block
+        return bool(block.generate) or first.file not in (block.file, own and own.file)
 
     def _origin(self, member: Workspace, folder: Path) -> Origin:
         """What the spec says of a member's samples of which `folder` has the copy."""
@@ -252,18 +245,20 @@ class _Planning:
         old, new = (with_variables(each, self.read) for each in (member.plan, replace(plan, code=self.code)))
         self.changes |= (again := code_changes(old, new))
         change = find_change(
-            member.plan,
+            Before(
+                plan=member.plan,
+                outcomes=state.outcomes,
+                has_files=HasFiles(member, state.outcomes),
+                badly_collected=badly_collected(state),
+                pending=to_collect_again(state, member.plan),
+                taken=ever_taken(state, member.plan),
+                holds=_data_sets_before(member, state),
+            ),
             plan,
-            state.outcomes,
-            HasFiles(member, state.outcomes),
             changed_samples=moved,
-            changed_inputs=because_of_study(plan, [each.revised for each in before]),
+            changed_inputs=_changed_inputs(plan, before),
             changed_code=again if self.how.rerun_code else {},
             keep=self.how.keep,
-            badly_collected=badly_collected(state),
-            pending=to_collect_again(state, member.plan),
-            taken=ever_taken(state, member.plan),
-            holds=_data_sets_before(member, state),
         )
         plan = replace(plan, revision=self.number, code=self._recorded(old, new, again, change))
         return MemberUpdate(workspace=member, plan=plan, change=change, state=state, rows=rows)
@@ -301,6 +296,15 @@ class _Planning:
         is_old = set() if self.how.rerun_code else changes.keys() - renewed
         code = {step: old.code[step] if step in is_old else files for step, files in new.code.items()}
         return without_own_values(code, new)
+
+
+def _changed_inputs(plan: Plan, before: list[MemberUpdate]) -> dict[str, list[Range]]:
+    """The tasks of an extension whose inputs change with the study and the extensions before it; none of the study."""
+    if not before:
+        return {}
+    study = before[0]
+    made = [each.change.made_anew for each in before]
+    return because_of_study(plan, study.workspace.plan, study.plan, made)
 
 
 def _data_sets_before(member: Workspace, state: Replay) -> Holds:
@@ -364,7 +368,7 @@ def _begun_with(member: Workspace) -> Path:
 
 
 def _num_samples(studies: Iterable[Workspace]) -> int:
-    return sum(member.plan.samples.num for member in studies if member.plan.samples is not None)
+    return sum(member.plan.num_samples for member in studies)
 
 
 def _with_manifests(member: MemberUpdate) -> MemberUpdate:
@@ -380,7 +384,7 @@ def _with_manifests(member: MemberUpdate) -> MemberUpdate:
 def _in_words(studies: list[Workspace], wanted: WantedSamples | None, gone: tuple[str, ...]) -> str:
     if wanted is None:
         return ""
-    num, changed = _num_samples(studies), sum(hi - lo for lo, hi in wanted.changed)
+    num, changed = _num_samples(studies), total(wanted.changed)
     words = [f"{changed:,} with other values"] if changed else []
     if wanted.num < num:
         words.append(

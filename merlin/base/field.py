@@ -54,6 +54,10 @@ class Field(Struct, frozen=True, kw_only=True):
         return sample_kind(self.kind)
 
     @property
+    def is_compressed(self) -> bool:
+        return self.compression not in ("", "none")
+
+    @property
     def is_text(self) -> bool:
         return self.sample_kind.is_text
 

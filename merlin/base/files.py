@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+from merlin.errors import UsageError
+
 Flush = Literal["all", "names", "nothing"]
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -194,8 +196,16 @@ def _say_where(error: BaseException, path: Path) -> None:
 
 
 def absolute_path(path: str | os.PathLike[str]) -> Path:
-    """The path from the root, ``~`` and ``..`` resolved, symbolic links kept as the user wrote them."""
-    return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
+    """The path from the root, ``~`` and ``..`` resolved, symbolic links kept as the user wrote them.
+
+    Raises UsageError where ``~NAME`` is no user.
+    """
+    try:
+        return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
+    except RuntimeError as error:
+        home = Path(path).parts[0]
+        message = f"{path}: the home directory {home} is not known here; write the path without {home}"
+        raise UsageError(message) from error
 
 
 def make_private(directory: Path) -> None:
@@ -245,6 +255,22 @@ def sync_path(path: Path) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_SYNC or not path.is_dir():
             raise
+    finally:
+        os.close(descriptor)
+
+
+def end_of(path: str | os.PathLike[str], num_bytes: int, *, start: int = 0) -> str:
+    """The last bytes of a file as text, from the offset `start` on if it has so many; "" if it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        size = os.fstat(descriptor).st_size
+        at = max(start if start <= size else 0, size - num_bytes)
+        return os.pread(descriptor, num_bytes, at).decode("utf-8", "replace")
+    except OSError:  # somebody has put something other than a file there
+        return ""
     finally:
         os.close(descriptor)
 

@@ -73,6 +73,7 @@ KINDS = {kind.name: kind for kind in _KINDS}
 # the kinds of charts, in their order: two of them show no values of fields, but inputs and numbers of items
 CHARTS = ("inputs", *dict.fromkeys(kind.chart for kind in _KINDS if kind.chart), "ragged")
 ROLES = {role.name: role for role in _ROLES}
+NODE_ROLES = tuple(role.name for role in _ROLES if role.item == "node")
 # of files that hold values of fields
 OUTPUT_SUFFIXES = (*(".json", ".npy", ".npz"), *(".csv", ".tab", ".tsv"), *(".h5", ".hdf5"))
 DTYPES = (
@@ -83,13 +84,8 @@ MAX_GUESSED_CHANNELS = 4  # a first or last axis up to here is taken for channel
 MANTISSA_BITS = {"float64": 52, "float32": 23, "float16": 10}
 
 AXIS_NAMES = {"h": "y", "w": "x", "d": "z", "c": "channel"}  # what axes are called if nothing else is said
-_LETTERS = {
-    **{name: letter for letter, name in AXIS_NAMES.items()},
-    "height": "h",
-    "width": "w",
-    "depth": "d",
-    "channels": "c",
-}
+_LETTERS = {name: letter for letter, name in AXIS_NAMES.items()}
+_LETTERS |= {"height": "h", "width": "w", "depth": "d", "channels": "c"}
 
 
 def sample_kind(name: str) -> SampleKind:

@@ -66,7 +66,7 @@ def _from_own_json(kind: Any, data: Any) -> Any:
     return kind(data) if issubclass(kind, PurePath) else kind.from_json(data)
 
 
-def as_kind(data: object, kind: type[T], *, strict: bool = True) -> T:
+def as_kind(data: object, kind: type[T]) -> T:
     """The record that plain objects make. Raises msgspec.ValidationError, which is a ValueError."""
     if kind not in _met:
         # two threads that let msgspec meet a type at the same moment end the process (SIGSEGV)
@@ -74,7 +74,7 @@ def as_kind(data: object, kind: type[T], *, strict: bool = True) -> T:
             with suppress(msgspec.ValidationError):
                 msgspec.convert(None, kind)
             _met.add(kind)
-    return msgspec.convert(data, kind, strict=strict, dec_hook=_from_own_json)
+    return msgspec.convert(data, kind, dec_hook=_from_own_json)
 
 
 def indented(value: object, *, ensure_ascii: bool = True) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from itertools import islice
 
 _CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
@@ -14,6 +16,17 @@ _SAFE_CHARACTERS = frozenset("-_.() abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQR
 def count(num: int, noun: str, plural: str = "") -> str:
     """ "1 task", "1,200 tasks"."""
     return f"{num:,} {noun if num == 1 else plural or noun + 's'}"
+
+
+def some_of(items: Iterable[object], limit: int = 8, more: str = ", …") -> str:
+    """The first few of a list, and `more` if there are others: "a, b, …"."""
+    texts = [str(item) for item in islice(items, limit + 1)]
+    return ", ".join(texts[:limit]) + (more if len(texts) > limit else "")
+
+
+def cut(text: str, most: int) -> str:
+    """The text, shortened to `most` characters."""
+    return text if len(text) <= most else f"{text[: max(1, most - 1)]}…"
 
 
 def size(num_bytes: float) -> str:

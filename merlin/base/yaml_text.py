@@ -14,10 +14,10 @@ _UNSAFE = r"[^\n\t\x20-\x7e\xa0-\u2027\u202a-\ud7ff]"  # compiled when it is nee
 def _keeps_in_a_block(text: str) -> bool:
     """May the text be a block scalar? Not with lines of blanks alone, nor with an indented first line."""
     lines = text.split("\n")
-    blank = any(line and not line.strip(" \t") for line in lines)
-    return (
-        len(lines) > 1 and not blank and not lines[0].startswith((" ", "\t")) and not re.search(_UNSAFE, text)
-    )
+    if len(lines) < 2 or lines[0].startswith((" ", "\t")):
+        return False
+    has_blank = any(line and not line.strip(" \t") for line in lines)
+    return not has_blank and not re.search(_UNSAFE, text)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -11,9 +11,8 @@ from msgspec import Struct
 CUDA, ROCR, ZE = "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"
 DEVICE_VARIABLES = (ROCR, CUDA, ZE)  # ROCm also reads CUDA's, and counts within its own
 _OF_SLURM = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # where it sets none of these
-_DEVICE = re.compile(
-    r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII
-)  # an index, or an identifier such as GPU-8932f937
+# an index, or an identifier such as GPU-8932f937
+_DEVICE = re.compile(r"[A-Za-z0-9][\w.:/-]{0,99}", re.ASCII)
 _RANGE = re.compile(r"(\d{1,4})-(\d{1,4})")
 _KFD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
 

@@ -6,37 +6,19 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
 
-from merlin.batch.contract import (
-    Allocation,
-    BatchScheduler,
-    Job,
-    JobRequest,
-    JobState,
-    LaunchRequest,
-    Scalar,
-)
+from merlin.batch.contract import Allocation, BatchScheduler, Job, JobRequest, JobState, LaunchRequest, Scalar
 from merlin.batch.environment import read_count
-from merlin.batch.hostlist import expand_hosts
+from merlin.batch.hostlist import known_hosts
 from merlin.batch.shell_words import is_on, joined_words, number_word, one_line, quoted_word, walltime_word
 from merlin.batch.walltime import as_seconds
 
 # Between the fields of a job, and before each job: control characters, which no name of a job should hold.
 _FIELD, _JOB = "\x1f", "\x1e"
 _FIELDS = (
-    "id.f58",
-    "status_abbrev",
-    "nnodes",
-    "nodelist",
-    "t_submit",
-    "t_run",
-    "expiration",
-    "returncode",
-    "exception.type",
-    "exception.note",
-    "name",
-)
+    "id.f58", "status_abbrev", "nnodes", "nodelist", "t_submit", "t_run", "expiration", "returncode",
+    "exception.type", "exception.note", "name",
+)  # fmt: skip
 _FORMAT = _JOB + _FIELD.join(f"{{{name}}}" for name in _FIELDS)
 _ID = re.compile(r"[ƒf][1-9A-HJ-NP-Za-km-z]+")
 
@@ -55,13 +37,13 @@ _STATES = {
 
 
 class Flux(BatchScheduler):
-    name: ClassVar[str] = "flux"
-    title: ClassVar[str] = "Flux"
-    programs: ClassVar[tuple[str, ...]] = ("flux",)
-    prefix: ClassVar[str] = "#flux:"
-    script_suffix: ClassVar[str] = ".flux.sh"
-    hidden_variables: ClassVar[tuple[str, ...]] = ("FLUX_JOBS_*",)
-    knows_none: ClassVar[str] = r"JobID \S+ unknown"
+    name = "flux"
+    title = "Flux"
+    programs = ("flux",)
+    prefix = "#flux:"
+    script_suffix = ".flux.sh"
+    hidden_variables = ("FLUX_JOBS_*",)
+    knows_none = r"JobID \S+ unknown"
 
     def launch_line(self, request: LaunchRequest) -> str:
         step = request.resources
@@ -228,20 +210,13 @@ def _job(record: str) -> Job:
         name=field["name"],
         state=state,
         num_nodes=round(_number(field["nnodes"]) or 0) or None,
-        hosts=_hosts(field["nodelist"]),
+        hosts=known_hosts(field["nodelist"]),
         submitted=_number(field["t_submit"]) or None,
         started=_number(field["t_run"]) or None,
         ends=_number(field["expiration"]) or None,
         exit_code=None if code is None else round(code),
         reason=": ".join(part for part in (field["exception.type"], field["exception.note"]) if part),
     )
-
-
-def _hosts(text: str) -> tuple[str, ...]:
-    try:
-        return expand_hosts(text)
-    except ValueError:  # the state is still useful
-        return ()
 
 
 def _number(text: str) -> float | None:

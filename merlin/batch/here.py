@@ -32,9 +32,7 @@ class Here(Struct, frozen=True, kw_only=True):
 
 def find_here(environment: Mapping[str, str]) -> Here:
     """The place of this process. Raises ExecutionError if `MERLIN_WALLTIME_END` is no time."""
-    found = find_allocation(environment)
-    if found is None:
-        return Here(host=socket.gethostname(), cores=usable_cores(), ends=find_end(environment))
+    found = find_allocation(environment) or Allocation(scheduler="", job="")
     return Here(
         host=found.host or socket.gethostname(),
         cores=usable_cores(found.cores),
@@ -58,8 +56,8 @@ def allocation_here(
     found = find_allocation(environment)
     if found is None:
         return None
-    given = _given_end(environment, found.job)
-    found = replace(found, ends=given if given is not None else found.ends)
+    if (given := _given_end(environment, found.job)) is not None:
+        found = replace(found, ends=given)
     if client is None or (found.hosts and found.ends is not None):
         return found
     try:

@@ -22,6 +22,14 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     return tuple(hosts)
 
 
+def known_hosts(text: str) -> tuple[str, ...]:
+    """`expand_hosts` of what a scheduler says; none for "(null)", "None assigned": the rest is still of use."""
+    try:
+        return expand_hosts(text)
+    except ValueError:
+        return ()
+
+
 def _parts(text: str) -> Iterator[str]:
     at = 0
     while at < len(text):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from merlin.base.files import write_text
 from merlin.base.records import FileFormat, as_kind, parsed, to_plain
-from merlin.batch.contract import BatchScheduler, Job, JobRequest
+from merlin.batch.contract import Job, JobRequest
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.script import job_script
 from merlin.errors import SchedulerRefusedError, WorkspaceError
@@ -73,7 +73,8 @@ class JobRecords:
     ) -> JobRecord:
         """Write the script and the record, submit the job, and write down its id; returns the new record.
 
-        Repeat it with the same record if the scheduler gave no answer: the job is submitted once.
+        The request has the record's name. Repeat it with the same record if the scheduler gave no answer: the job is
+        submitted once.
 
         Raises:
             ValueError: the script cannot hold what the request says.
@@ -81,35 +82,27 @@ class JobRecords:
             SchedulerUnreachableError: no answer.
             WorkspaceError: the disk does not take the record; nothing was submitted, or the record has no id.
         """
-        if request.name != record.name:
-            raise ValueError(f"the job {request.name} has the record of {record.name}")
         is_again = self.path(record.name).exists()
-        record = self._write_script(client.scheduler, record, request, body, shell)
+        script = self.folder / f"{record.name}.sh"
+        text = job_script(client.scheduler, request, body, shell=shell)
+        try:
+            write_text(script, text, mode=0o700)
+        except OSError as error:
+            raise WorkspaceError(f"cannot write {script}: {error.strerror}") from error
+        record = replace(
+            record,
+            script=str(script),
+            output=request.output,
+            num_nodes=request.nodes,
+            walltime_s=request.walltime_s,
+        )
+        self.write(record)
         try:
             job = client.submit(record.name, record.script, is_again=is_again)
         except SchedulerRefusedError as error:
             self.write(replace(record, refused=str(error)))
             raise
         record = replace(record, id=job)
-        self.write(record)
-        return record
-
-    def _write_script(
-        self, scheduler: BatchScheduler, record: JobRecord, request: JobRequest, body: str, shell: str
-    ) -> JobRecord:
-        path = self.folder / f"{record.name}.sh"
-        text = job_script(scheduler, request, body, shell=shell)
-        try:
-            write_text(path, text, mode=0o700)
-        except OSError as error:
-            raise WorkspaceError(f"cannot write {path}: {error.strerror}") from error
-        record = replace(
-            record,
-            script=str(path),
-            output=request.output,
-            num_nodes=request.nodes,
-            walltime_s=request.walltime_s,
-        )
         self.write(record)
         return record
 

@@ -28,11 +28,9 @@ POLLS_PER_MINUTE = 6.0
 LISTED_S = 15.0  # after its submission, any scheduler has listed a job; LSF's answers may be 10 s old
 FORGOTTEN = "the scheduler does not know it"
 _TAIL_LINES = 5
+_COMMAND = "the command: "
 # variables about the place of this process, which mean nothing for its jobs
-_OF_THIS_PROCESS = (
-    *DEVICE_VARIABLES,
-    *("OMPI_*", "PMI_*", "PMIX_*", "MERLIN_WALLTIME_END"),
-)
+_OF_THIS_PROCESS = (*DEVICE_VARIABLES, *("OMPI_*", "PMI_*", "PMIX_*", "MERLIN_WALLTIME_END"))
 _QUESTION = {"LC_ALL": "C", "TZ": "UTC"}
 
 
@@ -68,12 +66,10 @@ class SchedulerClient:
         self._known: dict[str, Job] = {}  # the last answer about each job, also about forgotten jobs
         self._asked_at: float | None = None
         self._trouble: SchedulerUnreachableError | None = None  # of the last question
-        self._in_doubt: dict[
-            str, float
-        ] = {}  # names that may have been submitted -> until when such a job may still appear
-        self._unlisted: dict[
-            str, float
-        ] = {}  # jobs that no answer has named yet -> until when this is normal
+        # names that may have been submitted -> until when such a job may still appear
+        self._in_doubt: dict[str, float] = {}
+        # jobs that no answer has named yet -> until when this is normal
+        self._unlisted: dict[str, float] = {}
 
     def submit(self, name: str, script: str, *, is_again: bool = False) -> str:
         """Submit a script whose job is called `name`; returns the job's id.
@@ -235,6 +231,12 @@ def _may_change(job: Job) -> bool:
     return job.state in (JobState.PENDING, JobState.RUNNING, JobState.UNKNOWN)
 
 
+def in_short(trouble: str) -> str:
+    """What a command that failed has printed, of the text of an error; one line."""
+    first, *said = (line.strip() for line in f"{trouble}\n".splitlines())
+    return "; ".join(line for line in said if not line.startswith(_COMMAND)) or first
+
+
 def _trouble(command: Sequence[str], result: CommandResult) -> str:
     """How a command ended, the last lines that it printed, and the whole command."""
     if result.code is None:
@@ -245,4 +247,4 @@ def _trouble(command: Sequence[str], result: CommandResult) -> str:
     tail = "".join(f"\n    {line[:300]}" for line in said[-_TAIL_LINES:])
     line = shlex.join(command)
     whole = line if len(line) <= 200 else f"{line[:200]} …"
-    return f"{command[0]} {how}" + (f":{tail}" if tail else "") + f"\n    the command: {whole}"
+    return f"{command[0]} {how}" + (f":{tail}" if tail else "") + f"\n    {_COMMAND}{whole}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 from merlin.batch.contract import Allocation, BatchScheduler, Job, JobRequest, LaunchRequest, Scalar
 from merlin.batch.shell_words import joined_words, number_word, one_line
@@ -11,10 +11,10 @@ from merlin.errors import UsageError
 
 
 class Local(BatchScheduler):
-    name: ClassVar[str] = "local"
-    title: ClassVar[str] = "this machine"
-    programs: ClassVar[tuple[str, ...]] = ()
-    prefix: ClassVar[str] = ""
+    name = "local"
+    title = "this machine"
+    programs = ()
+    prefix = ""
 
     def __init__(self, launcher: str = "mpirun") -> None:
         self.launcher = launcher  # with necessary options, e.g. "mpirun --oversubscribe"; "": none works

@@ -6,17 +6,9 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from merlin.batch.contract import (
-    Allocation,
-    BatchScheduler,
-    Job,
-    JobRequest,
-    JobState,
-    LaunchRequest,
-    Scalar,
-)
+from merlin.batch.contract import Allocation, BatchScheduler, Job, JobRequest, JobState, LaunchRequest, Scalar
 from merlin.batch.shell_words import joined_words, number_word, one_line, quoted_word
 from merlin.batch.slurm import Slurm
 from merlin.batch.walltime import as_hours_and_minutes
@@ -55,14 +47,14 @@ _BY_SETS = ("tasks per rs", "rs per node", "cpus per rs")
 
 
 class Lsf(BatchScheduler):
-    name: ClassVar[str] = "lsf"
-    title: ClassVar[str] = "LSF"
-    programs: ClassVar[tuple[str, ...]] = ("bsub", "bjobs", "bkill", "jsrun")
-    prefix: ClassVar[str] = "#BSUB"
-    launcher_nests: ClassVar[bool] = False
-    script_suffix: ClassVar[str] = ".lsf.sh"
-    hidden_variables: ClassVar[tuple[str, ...]] = ("LSB_BJOBS_*", "LSB_SUBK_*", "BSUB_QUIET*")
-    knows_none: ClassVar[str] = r"Job <\S+> is not found|No (\w+ )?job found"
+    name = "lsf"
+    title = "LSF"
+    programs = ("bsub", "bjobs", "bkill", "jsrun")
+    prefix = "#BSUB"
+    launcher_nests = False
+    script_suffix = ".lsf.sh"
+    hidden_variables = ("LSB_BJOBS_*", "LSB_SUBK_*", "BSUB_QUIET*")
+    knows_none = r"Job <\S+> is not found|No (\w+ )?job found"
 
     def launch_line(self, request: LaunchRequest) -> str:
         by_sets = any(request.resources.get(key) for key in _BY_SETS)
@@ -87,13 +79,8 @@ class Lsf(BatchScheduler):
         return [f"{self.prefix} {line}" for line in _directives(request)]
 
     def submit_command(self, script: str) -> list[str]:
-        return [
-            "/bin/sh",
-            "-c",
-            'exec bsub < "$1"',
-            "bsub",
-            script,
-        ]  # bsub reads #BSUB lines on its input alone
+        # bsub reads #BSUB lines on its input alone
+        return ["/bin/sh", "-c", 'exec bsub < "$1"', "bsub", script]
 
     def submitted_id(self, output: str) -> str:
         if match := _SUBMITTED.search(output):
@@ -125,20 +112,15 @@ class Lsf(BatchScheduler):
         hosts = environment.get("LSB_MCPU_HOSTS", "").split()[::2] or environment.get("LSB_HOSTS", "").split()
         hosts = list(dict.fromkeys(hosts))
         hosts = hosts[1:] or hosts
-        return Allocation(
-            scheduler=self.system,
-            job=job,
-            num_nodes=max(1, len(hosts)),
-            hosts=tuple(hosts),
-        )
+        return Allocation(scheduler=self.system, job=job, num_nodes=max(1, len(hosts)), hosts=tuple(hosts))
 
 
 class LsfSrun(Lsf):
     """LSF for jobs, Slurm's ``srun`` for programs, as on machines where a wrapper named srun replaces jsrun."""
 
-    name: ClassVar[str] = "lsf-srun"
-    title: ClassVar[str] = "LSF with srun"
-    programs: ClassVar[tuple[str, ...]] = ("bsub", "bjobs", "bkill", "srun")
+    name = "lsf-srun"
+    title = "LSF with srun"
+    programs = ("bsub", "bjobs", "bkill", "srun")
 
     @property
     def system(self) -> str:

@@ -7,45 +7,34 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from merlin.batch.contract import (
-    Allocation,
-    BatchScheduler,
-    Job,
-    JobRequest,
-    JobState,
-    LaunchRequest,
-    Scalar,
-)
+from merlin.batch.contract import Allocation, BatchScheduler, Job, JobRequest, JobState, LaunchRequest, Scalar
 from merlin.batch.environment import read_count
 from merlin.batch.shell_words import joined_words, number_word, one_line
-from merlin.batch.walltime import as_clock, walltime_seconds
+from merlin.batch.walltime import as_clock, epoch_seconds, walltime_seconds
 
 _ID = re.compile(r"\d+(\[\d*\])?(\.[\w.-]+)?")
 # without -x or a name, as PBS may remember many thousands of this user's jobs
 _SELECTED = 'ids=$(qselect "$@" -u "$(id -un)") || exit; [ -z "$ids" ] || exec qstat -x -f -F json $ids'
 
-_STATES = {
-    **dict.fromkeys("QHWT", JobState.PENDING),
-    **dict.fromkeys("RBESU", JobState.RUNNING),
-}
+_STATES = {**dict.fromkeys("QHWT", JobState.PENDING), **dict.fromkeys("RBESU", JobState.RUNNING)}
 _OVER = ("F", "X")
+_TIME = "%a %b %d %H:%M:%S %Y"
 _TERMINATED = 91  # the substate of a job that qdel ended
 _BY_WALLTIME = (-11, -29)  # exit statuses that PBS gives, not the job
 _LOST = (-4, -5, -6)  # the server or the host started again
 
 
 class Pbs(BatchScheduler):
-    name: ClassVar[str] = "pbs"
-    title: ClassVar[str] = "PBS"
-    programs: ClassVar[tuple[str, ...]] = ("qsub", "qstat", "qdel", "mpiexec")
-    prefix: ClassVar[str] = "#PBS"
-    script_suffix: ClassVar[str] = ".pbs.sh"
-    hidden_variables: ClassVar[tuple[str, ...]] = ("PBS_DPREFIX",)
-    knows_none: ClassVar[str] = r"Unknown Job Id"
+    name = "pbs"
+    title = "PBS"
+    programs = ("qsub", "qstat", "qdel", "mpiexec")
+    prefix = "#PBS"
+    script_suffix = ".pbs.sh"
+    hidden_variables = ("PBS_DPREFIX",)
+    knows_none = r"Unknown Job Id"
 
     def launch_line(self, request: LaunchRequest) -> str:
         """No flags for cores and GPUs: the chunks of the allocation have them, and mpiexec's differ by MPI."""
@@ -164,7 +153,7 @@ def _job(name: str, attributes: Mapping[str, Any]) -> Job:
     if stated in _OVER:
         state = _ended(code, attributes.get("substate"))
     asked_for = attributes.get("Resource_List", {})
-    started = _time(attributes.get("stime", ""))
+    started = epoch_seconds(attributes.get("stime", ""), _TIME)
     walltime = asked_for.get("walltime")
     nodes = asked_for.get("nodect")
     return Job(
@@ -177,7 +166,7 @@ def _job(name: str, attributes: Mapping[str, Any]) -> Job:
                 part.partition("/")[0] for part in str(attributes.get("exec_host", "")).split("+") if part
             )
         ),
-        submitted=_time(attributes.get("ctime", "")),
+        submitted=epoch_seconds(attributes.get("ctime", ""), _TIME),
         started=started,
         ends=started + (walltime_seconds(walltime) or 0) if started is not None and walltime else None,
         exit_code=code if state in (JobState.OK, JobState.FAILED) else None,
@@ -196,11 +185,3 @@ def _ended(code: int | None, substate: Any) -> JobState:
     if substate == _TERMINATED or code is None:
         return JobState.CANCELLED
     return JobState.FAILED
-
-
-def _time(text: str) -> float | None:
-    """The seconds of "Mon Nov 23 13:01:00 2026" in UTC; None if there is no time."""
-    try:
-        return datetime.strptime(text, "%a %b %d %H:%M:%S %Y").replace(tzinfo=UTC).timestamp()
-    except (ValueError, TypeError):
-        return None

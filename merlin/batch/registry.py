@@ -16,15 +16,7 @@ from merlin.errors import UsageError
 
 # in this order they are looked for in an environment: an instance of Flux may live in a job of another scheduler
 SCHEDULERS: Mapping[str, BatchScheduler] = {
-    scheduler.name: scheduler
-    for scheduler in (
-        Flux(),
-        Slurm(),
-        Lsf(),
-        LsfSrun(),
-        Pbs(),
-        Local(),
-    )
+    scheduler.name: scheduler for scheduler in (Flux(), Slurm(), Lsf(), LsfSrun(), Pbs(), Local())
 }
 
 

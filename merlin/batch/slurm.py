@@ -5,30 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import ClassVar
 
-from merlin.batch.contract import (
-    Allocation,
-    BatchScheduler,
-    Job,
-    JobRequest,
-    JobState,
-    LaunchRequest,
-    Scalar,
-)
+from merlin.batch.contract import Allocation, BatchScheduler, Job, JobRequest, JobState, LaunchRequest, Scalar
 from merlin.batch.environment import read_count, read_time
-from merlin.batch.hostlist import expand_hosts
-from merlin.batch.shell_words import (
-    is_on,
-    joined_words,
-    number_word,
-    one_line,
-    quoted_word,
-    walltime_word,
-)
-from merlin.batch.slurm_states import slurm_state
-from merlin.batch.walltime import as_clock
+from merlin.batch.hostlist import known_hosts
+from merlin.batch.shell_words import is_on, joined_words, number_word, one_line, quoted_word, walltime_word
+from merlin.batch.walltime import as_clock, epoch_seconds
 
 _ID = re.compile(r"\d+(_(\d+|\[[\d,%:-]+\]))?(\+\d+)?")  # of a job, of an array's task, of a part of a job
 _RECORD = re.compile(rf"{_ID.pattern}\|[A-Z_]+[^|]*\|")
@@ -37,6 +19,22 @@ _FIELDS = (
     "JobArrayID", "State", "NumNodes", "exit_code", "SubmitTime", "StartTime", "EndTime", "Reason", "NodeList", "Name",
 )  # fmt: skip
 _SEPARATOR = "|"
+_TIME = "%Y-%m-%dT%H:%M:%S"  # or "N/A", "NONE", "Unknown"
+_STATES = {  # by long and short names
+    JobState.PENDING: (
+        "PENDING PD REQUEUED RQ REQUEUE_HOLD RH REQUEUE_FED RF RESV_DEL_HOLD RD SPECIAL_EXIT SE EXPEDITING EX"
+    ),
+    JobState.RUNNING: (
+        "RUNNING R CONFIGURING CF COMPLETING CG RESIZING RS SIGNALING SI STAGE_OUT SO STOPPED ST SUSPENDED S "
+        "UPDATE_DB UD POWER_UP_NODE PU"
+    ),
+    JobState.OK: "COMPLETED CD",
+    JobState.FAILED: "FAILED F OUT_OF_MEMORY OOM LAUNCH_FAILED LF RECONFIG_FAIL RECONFIG_FAILED RC",
+    JobState.CANCELLED: "CANCELLED CA REVOKED RV",
+    JobState.TIMEOUT: "TIMEOUT TO DEADLINE DL",
+    JobState.LOST: "NODE_FAIL NF PREEMPTED PR BOOT_FAIL BF",
+}
+_BY_NAME = {name: state for state, names in _STATES.items() for name in names.split()}
 # flag of srun, the step's key, how the value is written
 _NUMBERS = (("-c", "cores per task"), ("--gpus", "gpus"), ("--gpus-per-task", "gpus per task"))
 # what srun says in a job that has been cancelled or has reached its walltime, and whose processes do not know yet
@@ -47,28 +45,22 @@ _WORDS = (("--reservation", "reservation"), ("--qos", "qos"))
 
 
 class Slurm(BatchScheduler):
-    name: ClassVar[str] = "slurm"
-    title: ClassVar[str] = "Slurm"
-    programs: ClassVar[tuple[str, ...]] = ("sbatch", "squeue", "scancel", "srun")
-    prefix: ClassVar[str] = "#SBATCH"
-    script_suffix: ClassVar[str] = ".slurm.sh"
-    hidden_variables: ClassVar[tuple[str, ...]] = (
-        *("SQUEUE_*", "SCANCEL_*", "SLURM_TIME_FORMAT"),
+    name = "slurm"
+    title = "Slurm"
+    programs = ("sbatch", "squeue", "scancel", "srun")
+    prefix = "#SBATCH"
+    script_suffix = ".slurm.sh"
+    hidden_variables = (
+        "SQUEUE_*", "SCANCEL_*", "SLURM_TIME_FORMAT",
         # of the job that this process lives in: a new job would inherit them
-        *("SLURM_JOB*", "SLURM_STEP*", "SLURM_N*", "SLURM_CPU*", "SLURM_MEM_*", "SLURM_GPU*", "SLURM_TASK*"),
-        *(
-            "SLURM_DISTRIBUTION",
-            "SLURM_PROCID",
-            "SLURM_LOCALID",
-            "SLURM_GTIDS",
-            "SLURM_RESTART_COUNT",
-            "SLURM_EXCLUSIVE",
-        ),
-    )
-    launch_variables: ClassVar[tuple[str, ...]] = (
+        "SLURM_JOB*", "SLURM_STEP*", "SLURM_N*", "SLURM_CPU*", "SLURM_MEM_*", "SLURM_GPU*", "SLURM_TASK*",
+        "SLURM_DISTRIBUTION", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_RESTART_COUNT",
+        "SLURM_EXCLUSIVE",
+    )  # fmt: skip
+    launch_variables = (
         "SLURM_CPU_BIND*", "SLURM_DISTRIBUTION", "SLURM_NTASKS*", "SLURM_NPROCS",
     )  # fmt: skip
-    knows_none: ClassVar[str] = r"Invalid job id specified"
+    knows_none = r"Invalid job id specified"
 
     def launch_line(self, request: LaunchRequest) -> str:
         step = request.resources
@@ -123,10 +115,7 @@ class Slurm(BatchScheduler):
         job = environment.get("SLURM_JOB_ID", "")
         if not _ID.fullmatch(job):
             return None
-        try:
-            hosts = expand_hosts(environment.get("SLURM_JOB_NODELIST", ""))
-        except ValueError:  # the number of nodes is still of use
-            hosts = ()
+        hosts = known_hosts(environment.get("SLURM_JOB_NODELIST", ""))
         return Allocation(
             scheduler=self.name,
             job=job,
@@ -198,31 +187,25 @@ def _listed_job(record: str) -> Job:
     if not is_whole or not _ID.fullmatch(values[0].strip()):
         raise ValueError(f"squeue did not list a job: {record[:200]!r}")
     job, state, nodes, code, submitted, started, ends, reason, hosts, name = (v.strip() for v in values)
-    try:
-        where = expand_hosts(hosts)
-    except ValueError:  # "(null)", "None assigned"
-        where = ()
     found = slurm_state(state)
     return Job(
         id=job,
         name=name,
         state=found,
         num_nodes=int(nodes) if nodes.isdecimal() else None,
-        hosts=where,
-        submitted=_epoch(submitted),
-        started=_epoch(started) if found != JobState.PENDING else None,
-        ends=_epoch(ends),
+        hosts=known_hosts(hosts),
+        submitted=epoch_seconds(submitted, _TIME),
+        started=epoch_seconds(started, _TIME) if found != JobState.PENDING else None,
+        ends=epoch_seconds(ends, _TIME),
         exit_code=_exit_code(code) if found.is_over else None,
         reason="" if reason in ("None", "(null)") else reason,
     )
 
 
-def _epoch(text: str) -> float | None:
-    """The seconds of "2026-11-23T13:01:00" in UTC; None for "N/A", "NONE", "Unknown"."""
-    try:
-        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
+def slurm_state(text: str) -> JobState:
+    """The state of "RUNNING", "PD", "CANCELLED by 1000", "FAILED+"; UNKNOWN for any other word."""
+    words = text.upper().split()
+    return _BY_NAME.get(words[0].rstrip("+"), JobState.UNKNOWN) if words else JobState.UNKNOWN
 
 
 def _exit_code(text: str) -> int | None:

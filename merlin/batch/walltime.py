@@ -1,9 +1,10 @@
-"""Walltimes: what users and schedulers write, as seconds, and back. Pure."""
+"""Walltimes and times: what users and schedulers write, as seconds, and back. Pure."""
 
 from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 
 _SPAN = re.compile(r"(\d+(?:\.\d*)?)\s*(s|m|min|h|d)?", re.ASCII)
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -34,6 +35,14 @@ def walltime_seconds(value: str | int | float) -> float | None:
     if not 0 < seconds <= _MOST_S:
         raise ValueError(f"a walltime of {text[:60]!r} is not possible")
     return seconds
+
+
+def epoch_seconds(text: str, pattern: str) -> float | None:
+    """The epoch seconds of a time in UTC, written as a pattern of `strptime` says; None for anything else."""
+    try:
+        return datetime.strptime(text, pattern).replace(tzinfo=UTC).timestamp()
+    except (ValueError, TypeError):
+        return None
 
 
 def as_clock(seconds: float) -> str:

@@ -31,7 +31,7 @@ def lines(facts: DataSetDescription, width: int) -> Iterator[str]:
     """Everything that people are shown, at most `width` columns wide where words can be folded."""
     yield from _head(facts, width)
     fields = list(field_rows(facts, _number, _MAX_CHANNELS))
-    ratio = ["compression"] if any(field.is_compressed for field in facts.fields) else []
+    ratio = ["compression"] if any(field.info.is_compressed for field in facts.fields) else []
     if width >= WIDE:
         columns = ["kind", "dtype", "shape", *NUMBERS, "units", "size", *ratio, "about"]
         yield from _titled("fields", _fields(fields, columns, fold=width))
@@ -71,7 +71,7 @@ def _head(facts: DataSetDescription, width: int) -> list[str]:
 
 def _ratio(facts: DataSetDescription) -> str:
     """How much compression saves, if it does anything."""
-    if not any(field.is_compressed for field in facts.fields) or not facts.data.size_bytes:
+    if not any(field.info.is_compressed for field in facts.fields) or not facts.data.size_bytes:
         return ""
     return f", compressed {facts.row_bytes / facts.bytes_per_sample:.1f}×"
 

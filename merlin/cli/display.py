@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -10,17 +9,12 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from merlin.base.text import duration, size
-from merlin.cli.output import remark
+from merlin.cli.output import is_terminal, remark, stderr_is_terminal
 
 LINE_EVERY_S = 5.0
 RATE_WINDOW_S = 10.0
 
 OnProgress = Callable[[int, int], None]  # done, in all
-
-
-def stderr_is_terminal() -> bool:
-    """True if a person reads stderr."""
-    return sys.stderr is not None and sys.stderr.isatty()
 
 
 class Speed:
@@ -86,6 +80,18 @@ class Picture:
     def _note(self, text: str) -> None:
         """Print a line that stays above the picture."""
         self._live.console.print(text)
+
+
+@contextmanager
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
+    """Show that the work goes on, if stdout is a terminal; yields a function to call with what is done next."""
+    if not is_terminal():
+        yield lambda what: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what) as status:
+        yield status.update
 
 
 @contextmanager

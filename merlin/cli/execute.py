@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from merlin.api.left_to_run import has_work
+from merlin.api.left_to_run import has_work, why_nothing
 from merlin.base.text import count, duration, printable
-from merlin.cli.advice import next_commands, on_failed_input, reconciled
+from merlin.cli.advice import on_failed_input, reconciled
 from merlin.cli.output import flush, print_table, remark
-from merlin.errors import ExecutionError, command_line
+from merlin.errors import ExecutionError, NotHereError, command_line
 from merlin.plan.outcome_counts import OUTCOMES, summed
+from merlin.views.after_stop import next_commands
 from merlin.views.run_report import EXIT_INTERRUPTED, RunReport, report_of, report_of_nothing
 from merlin.workspace.directory import Workspace
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 MAX_TAIL_LINES = 3  # of the logs of failures
 
 
-def run_to_end(workspace: Workspace, options: RunOptions) -> RunReport:
-    """Run what is missing in `workspace`, with a display; returns the report.
+def run_the_rest(workspace: Workspace, options: RunOptions) -> RunReport:
+    """Run what is missing in `workspace`, with a display; returns the report, with a note if nothing was left to run.
 
     Its exit code is 0 when every task ended ok, 1 when one failed, was skipped or is missing, 130 after Ctrl-C.
     """
+    if not has_work(workspace, options.again):
+        return report_of_nothing(workspace, why_nothing(workspace, options.again))
     from merlin.cli.progress import choose_display
     from merlin.execution.embedded import run_embedded
 
@@ -31,17 +34,12 @@ def run_to_end(workspace: Workspace, options: RunOptions) -> RunReport:
         with choose_display() as display:
             summary = run_embedded(workspace, options, display)
         workspace.require_there()
+    except NotHereError:
+        raise
     except ExecutionError:
         remark(f"resume with: {command_line('restart', workspace.path)}")
         raise
     return report_of(workspace, summary)
-
-
-def run_the_rest(workspace: Workspace, options: RunOptions) -> RunReport:
-    """`run_to_end`, unless nothing is left to run; then the report has a note that says so."""
-    if has_work(workspace, options.again):
-        return run_to_end(workspace, options)
-    return report_of_nothing(workspace, "nothing is left to run")
 
 
 def show_report(report: RunReport, *, names_workspace: bool = True) -> None:
@@ -60,6 +58,9 @@ def show_report(report: RunReport, *, names_workspace: bool = True) -> None:
         for line in printable(group.log_tail).splitlines()[-MAX_TAIL_LINES:]:
             print(f"    {line}")
     if report.failures:
+        others = sum(step.failed for step in report.steps) - sum(group.count for group in report.failures)
+        if others > 0:
+            print(f"\nand {count(others, 'other failed task')}")
         print(f"\nall failures, with logs: {command_line('failures', report.workspace)}")
     for data_set in report.data_sets:
         print(f"\ndata set {data_set.line}")
@@ -83,7 +84,7 @@ def show_report(report: RunReport, *, names_workspace: bool = True) -> None:
 
 def _show_note(report: RunReport, note: str) -> None:
     """Nothing was run: say so, and what could be."""
-    print(f"workspace {report.workspace}\n{note}; tasks: {reconciled(summed([report]))}")
+    print(f"workspace {report.workspace}\n{note}\ntasks: {reconciled(summed([report]))}")
     if report.failed:
         again = command_line("restart", report.workspace, "--failed")
         print(f"run those that failed again with: {again}")

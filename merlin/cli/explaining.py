@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any
 
 from merlin.base.text import count, duration, printable, short_name
 from merlin.cli.advice import reconciled, shown_inputs
-from merlin.cli.output import plain, print_json
-from merlin.plan.outcome_counts import Outcomes, summed
+from merlin.cli.output import local_time, plain, print_json
+from merlin.plan.outcome_counts import summed
 from merlin.views.explain import StudyExplanation, explain_study
 from merlin.views.obstacle import Obstacle
 from merlin.views.server_obstacles import tasks_of
@@ -42,15 +41,7 @@ def show_explanation(workspace: Workspace, word: str, *, as_json: bool) -> int:
     return _tell(worker, partial(_print_worker, members=members), as_json)
 
 
-class _Story(Protocol):
-    @property
-    def exit_code(self) -> int: ...
-
-
-S = TypeVar("S", bound=_Story)
-
-
-def _tell(story: S, draw: Callable[[S], None], as_json: bool) -> int:
+def _tell(story: SampleStory | StepStory | WorkerStory, draw: Callable[[Any], None], as_json: bool) -> int:
     """Print a story; returns its exit code."""
     if as_json:
         print_json({**plain(story), "exit_code": story.exit_code})
@@ -63,7 +54,7 @@ def _tell(story: S, draw: Callable[[S], None], as_json: bool) -> int:
 
 
 def _print_study(workspace: Workspace, explained: StudyExplanation, as_json: bool) -> None:
-    totals = _totals(explained.members)
+    totals = summed(counts for facts in explained.members for counts in facts.counts.values())
     if as_json:
         print_json(
             {
@@ -80,10 +71,6 @@ def _print_study(workspace: Workspace, explained: StudyExplanation, as_json: boo
     print(f"{workspace.plan.name}: {reconciled(totals)}")
     print(_state(explained))
     print_obstacles(explained.obstacles)
-
-
-def _totals(members: Iterable[StudyFacts]) -> Outcomes:
-    return summed(counts for facts in members for counts in facts.counts.values())
 
 
 def _state(explained: StudyExplanation) -> str:
@@ -144,7 +131,7 @@ def _print_task(task: TaskStory) -> None:
     if hidden > 0:
         print(f"  … {count(hidden, 'earlier entry', 'earlier entries')}")
     for each in task.history[-MAX_TRIES:]:
-        print(f"  {_time(each.started)}  {_try(each)}")
+        print(f"  {local_time(each.started)}  {_try(each)}")
     if task.directory:
         print(f"  files    {task.directory}")
     if task.remedy:
@@ -159,10 +146,6 @@ def _try(each: Try) -> str:
     number = f", attempt {each.attempt}" if each.attempt > 1 else ""
     where = f"on {each.host} ({short_name(each.worker)})"
     return f"{each.outcome} {where} in {duration(each.seconds)}{code}{again}{number}"
-
-
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S")
 
 
 # ------------------------------------------------------------------ worker
@@ -190,5 +173,5 @@ def _print_worker(story: WorkerStory, members: Iterable[StudyFacts]) -> None:
     if done.chunks:
         ended = f"{done.ok:,} ok and {done.failed:,} failed tasks"
         print(f"  has done {ended} of {', '.join(done.steps)}, in {duration(done.busy_s)}")
-        print(f"  last     {_time(done.last)}")
+        print(f"  last     {local_time(done.last)}")
     print_obstacles(story.obstacles)

@@ -51,7 +51,7 @@ def preview(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as
 
 def _nothing_to_add(studies: Sequence[Workspace], *, as_json: bool) -> int:
     """Say so; 0, or 1 if one of the studies is not finished."""
-    num = sum(study.plan.samples.num for study in studies if study.plan.samples is not None)
+    num = sum(study.plan.num_samples for study in studies)
     open_ones = [study for study in studies if take_snapshot(study).totals.missing]
     code = 1 if open_ones else 0
     path = studies[0].path

@@ -17,8 +17,8 @@ from merlin.views.study_line import StudyLine
 def list_studies(
     folders: Sequence[Path],
     *,
-    as_json: bool = False,
-    dump: Path | None = None,
+    as_json: bool,
+    dump: Path | None,
     newest: int | None = None,
     with_size: bool = False,
 ) -> None:
@@ -36,7 +36,7 @@ def list_studies(
     elif studies:
         _show(studies, sizes, places)
     else:
-        remark(f"no study in {', '.join(map(str, places))}; merlin list --root DIR looks elsewhere")
+        remark(f"no study directly in {', '.join(map(str, places))}; merlin list --root DIR looks elsewhere")
 
 
 def _show(studies: Sequence[StudyLine], sizes: Sequence[int], places: Sequence[Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import gc
 import os
 import sys
@@ -191,9 +192,18 @@ def _prepare_streams() -> None:
     while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
         os.set_inheritable(fd, True)
     os.close(fd)
+    codecs.register_error("merlin", _in_place_of)
+    instead = {"strict": "replace", "surrogateescape": "merlin"}  # the second in the locales C and POSIX
     for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure") and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
+        if stream is not None and hasattr(stream, "reconfigure") and stream.errors in instead:
+            stream.reconfigure(errors=instead[stream.errors])
+
+
+def _in_place_of(error: UnicodeError) -> tuple[bytes, int]:
+    """What is written for characters that a terminal lacks: the bytes of names that are no text, else `?`."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacks = error.object[error.start : error.end]
+    return bytes(ord(c) - 0xDC00 if "\udc80" <= c <= "\udcff" else ord("?") for c in lacks), error.end
 
 
 def _wants_debug(args: Sequence[str]) -> bool:

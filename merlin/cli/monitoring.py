@@ -7,10 +7,9 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from merlin.cli.display import stderr_is_terminal
 from merlin.cli.execute import show_report
 from merlin.cli.find import find_workspace
-from merlin.cli.output import plain, print_json, remark
+from merlin.cli.output import plain, print_json, remark, stderr_is_terminal
 from merlin.cli.progress import choose_display
 from merlin.config.load import find_config, require_config
 from merlin.errors import command_line
@@ -24,7 +23,7 @@ from merlin.status.snapshot import take_snapshot, was_published
 from merlin.views.published import PublishedStudy
 from merlin.views.run_report import RunReport, report_of, run_seconds
 from merlin.views.servers import open_registry
-from merlin.views.unowned import ToldOfStalls
+from merlin.views.unowned import StallNotices
 from merlin.views.watch import Watch, WatchedStudy, follow
 from merlin.views.watched import next_on_queues, watched_study
 from merlin.views.ways_to_start import ways_to_start
@@ -75,8 +74,7 @@ def _follow(
 ) -> RunReport:
     """Show one study until it (or its `steps`) has ended; returns the report, and prints it for people."""
     start = ways_to_start(workspace.plan, workspace.path)
-    if isinstance(study, PublishedStudy):
-        study = ToldOfStalls(study, workspace, _is_anybody_there, remark)
+    stalls = StallNotices(workspace, _is_anybody_there, remark)
     watch = Watch(steps, gone_s=lease_s() / 4 + NOTICE_S, workers_command=start)
     try:
         with choose_display() as display:
@@ -89,6 +87,7 @@ def _follow(
                 clock=time.monotonic,
                 sleep=time.sleep,
                 jobs=lambda: _jobs(workspace, steps),
+                on_look=stalls.tell if isinstance(study, PublishedStudy) else lambda look: None,
             )
     except KeyboardInterrupt:
         remark(f"the study goes on; to end it: {command_line('cancel', workspace.path)}")

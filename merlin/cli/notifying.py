@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
 from pathlib import Path
 
-from merlin.cli.output import console, flush, print_json, print_table
+from merlin.base.text import cut
+from merlin.cli.output import console, flush, local_time, print_json, print_table
 from merlin.views.notifications import (
     Notifications,
     NotifyLine,
@@ -69,13 +69,12 @@ def _nobody(found: Notifications) -> str:
 
 
 def _address(line: NotifyLine) -> str:
-    text = " ".join(", ".join(line.to).split())
-    return text if len(text) <= MAX_ADDRESS else f"{text[: MAX_ADDRESS - 1]}…"
+    return cut(" ".join(", ".join(line.to).split()), MAX_ADDRESS)
 
 
 def _told(told: tuple[TimeTold, ...]) -> str:
     if not told:
         return "nothing yet"
     last = told[-1]
-    when = "" if last.time is None else f" {datetime.fromtimestamp(last.time):%Y-%m-%d %H:%M:%S}"
+    when = "" if last.time is None else f" {local_time(last.time)}"
     return f"{last.event}{when}{f': not delivered: {last.error}' if last.error else ''}"

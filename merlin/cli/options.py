@@ -55,7 +55,7 @@ def out_option(type: click.Path, help: str, **more: Any) -> Callable[[F], F]:
 
 def number_option(flag: str, metavar: str, help: str, **more: Any) -> Callable[[F], F]:
     """An option with a whole number that is at least 1."""
-    return click.option(flag, type=click.IntRange(min=1), metavar=metavar, help=help, **more)
+    return click.option(flag, type=AT_LEAST_ONE, metavar=metavar, help=help, **more)
 
 
 def places_options(what: str) -> Callable[[F], F]:
@@ -247,6 +247,9 @@ worker_filters = with_options(
 scheduler_option = click.option(
     "--scheduler", default="", metavar="NAME", help="Instead of the spec's batch.type, e.g. slurm."
 )
+worker_args_option = click.option(
+    "--worker-args", default="", metavar='"ARGS"', help='For the Celery workers, e.g. "--concurrency 4".'
+)
 job_options = with_options(
     spec_or_workspace_argument,
     number_option("--nodes", "N", "Nodes of one job, instead of the batch block's."),
@@ -261,9 +264,7 @@ job_options = with_options(
     ),
     scheduler_option,
     steps_option("--steps", help="Only workers, and queues, of these steps."),
-    click.option(
-        "--worker-args", default="", metavar='"ARGS"', help='For the Celery workers, e.g. "--concurrency 4".'
-    ),
+    worker_args_option,
     vars_option,
 )
 

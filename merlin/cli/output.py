@@ -86,6 +86,30 @@ def is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
+def stderr_is_terminal() -> bool:
+    """True if a person reads stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def can_show(text: str) -> bool:
+    """True if the encoding of stdout has these characters."""
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def can_ask() -> bool:
+    """True if a person can answer on stdin."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def local_time(at: float) -> str:
+    """ "2026-01-02 03:04:05" of epoch seconds."""
+    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
+
+
 def flush() -> None:
     """Write out what was printed, before the exit code is given; stdout is None where the caller closed it."""
     if sys.stdout is not None:
@@ -121,7 +145,7 @@ def print_table(
 
     head = line(columns)
     print(f"\x1b[1m{head}\x1b[0m" if is_terminal() and os.environ.get("TERM") != "dumb" else head)
-    print("─" * (sum(widths) + 3 * (len(widths) - 1)))
+    print(("─" if can_show("─") else "-") * (sum(widths) + 3 * (len(widths) - 1)))
     for row in shown:
         for pieces in zip_longest(*row, fillvalue=""):
             print(line(pieces))

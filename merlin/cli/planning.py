@@ -9,7 +9,8 @@ from merlin.base.text import count
 from merlin.cli.extending import preview
 from merlin.cli.options import check_update, parse_assignments
 from merlin.cli.output import print_json, print_table, warn
-from merlin.errors import UsageError, command_line
+from merlin.errors import Diagnostic, UsageError, command_line
+from merlin.execution.shell_syntax import syntax_findings
 from merlin.execution.try_import import import_findings
 from merlin.plan.plan import Plan
 from merlin.views.forecast import UNKNOWN, Forecast, forecast
@@ -21,13 +22,14 @@ from merlin.workspace.prepare import plan_only
 
 if TYPE_CHECKING:
     from merlin.api.updating import UpdateOptions
+    from merlin.spec.load import Spec
 
 MAX_ROWS = 40  # of the table of step instances
 
 
 def show_problems(spec: Path, assignments: tuple[str, ...], options: StudyOptions, as_json: bool) -> int:
     """Print every problem of a spec; returns 2 if it cannot run, else 0."""
-    plan, diagnostics = check_study(spec, parse_assignments(assignments), options, import_findings)
+    plan, diagnostics = check_study(spec, parse_assignments(assignments), options, _findings_before_start)
     num_errors = sum(d.severity == "error" for d in diagnostics)
     num_warnings = len(diagnostics) - num_errors
     summary: dict[str, Any] | None = None
@@ -51,6 +53,16 @@ def show_problems(spec: Path, assignments: tuple[str, ...], options: StudyOption
         tasks = f"tasks {UNKNOWN}" if summary["tasks"] is None else count(summary["tasks"], "task")
         print(f"{summary['name']}: {steps}, {instances}, {tasks}")
     return code
+
+
+def _findings_before_start(spec: Spec) -> list[Diagnostic]:
+    """What would be found only when tasks or workers start."""
+    found = [*import_findings(spec), *syntax_findings(spec)]
+    if any(worker.args for worker in spec.document.merlin.resources.workers.values()):
+        from merlin.execution.distributed.worker_args import worker_args_findings
+
+        found += worker_args_findings(spec)
+    return found
 
 
 def show_plan(

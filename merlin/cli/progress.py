@@ -1,7 +1,4 @@
-"""Displays of a running study: bars that redraw themselves in a terminal, a line now and then elsewhere.
-
-Both are observers of the execution layer.
-"""
+"""Displays of a running study: bars that redraw themselves in a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -10,16 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from merlin.base.text import count, duration, rate
-from merlin.cli.display import LINE_EVERY_S, Lines, Picture, Speed, stderr_is_terminal
-from merlin.cli.output import remark
+from merlin.cli.display import LINE_EVERY_S, Lines, Picture, Speed
+from merlin.cli.output import remark, stderr_is_terminal
 from merlin.execution.events import Observer, Progress
 from merlin.plan.plan import Plan
 from merlin.plan.task_states import TaskCounts
-
-
-def num_done(counts: TaskCounts) -> int:
-    """Tasks that have ended, one way or another."""
-    return counts.ok + counts.failed + counts.skipped
 
 
 def tally(counts: TaskCounts) -> str:
@@ -46,8 +38,8 @@ class LineDisplay(Lines, Observer):
         self._ended = {step for step, total in totals.items() if not total.missing}
         self._speeds = {step: Speed() for step in totals}
         for step, total in totals.items():
-            self._speeds[step].add(self._clock(), num_done(total))
-        done = sum(num_done(t) for t in totals.values())
+            self._speeds[step].add(self._clock(), total.done)
+        done = sum(t.done for t in totals.values())
         planned = sum(t.planned for t in totals.values())
         before = f", {done:,} of them done before" if done else ""
         self._write(f"{plan.name}: {count(len(totals), 'step')}, {count(planned, 'task')}{before}")
@@ -56,7 +48,7 @@ class LineDisplay(Lines, Observer):
         now = self._clock()
         is_time = now - self._last >= LINE_EVERY_S
         for step, total in progress.per_step.items():
-            self._speeds[step].add(now, num_done(total))
+            self._speeds[step].add(now, total.done)
             if not total.missing and step not in self._ended:
                 self._ended.add(step)
                 self._write(f"{step}: {tally(total)}")
@@ -87,7 +79,7 @@ class LiveDisplay(Picture, Observer):
     def progress(self, progress: Progress) -> None:
         now = self._clock()
         for step, total in progress.per_step.items():
-            self._speeds.setdefault(step, Speed()).add(now, num_done(total))
+            self._speeds.setdefault(step, Speed()).add(now, total.done)
         self._show(self._drawn(progress.per_step, now))
 
     def note(self, text: str) -> None:
@@ -114,7 +106,7 @@ class LiveDisplay(Picture, Observer):
         from rich.progress_bar import ProgressBar
         from rich.text import Text
 
-        done, left, speed = num_done(total), total.missing, self._speeds[step].per_second()
+        done, left, speed = total.done, total.missing, self._speeds[step].per_second()
         bad = Text(f"{total.failed:,} failed" if total.failed else "", style="red")
         if total.skipped:
             bad.append(f" {total.skipped:,} skipped", style="yellow")

@@ -45,6 +45,10 @@ def show_report(report: Published, *, names_workers: bool = True) -> None:
     print(f"workspace {report.workspace}")
     if report.complete:
         print(report.note)
+        if report.exit_code:
+            print(
+                f"run those that failed again with: {command_line('restart', report.workspace, '--failed')}"
+            )
         return
     if report.resumed:
         print(report.note)
@@ -62,7 +66,7 @@ def _show_ways(report: Published) -> None:
     if report.unserved_queues:
         print(f"no worker serves {', '.join(report.unserved_queues)}; start some:")
     else:
-        print("workers are there; for more:")
+        print("workers are there; for more, on another machine:")
     print(f"  {report.next['run-workers']}")
     if "workers" in report.next:
         print(f"or in batch jobs:\n  {report.next['workers']}")

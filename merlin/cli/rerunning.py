@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from msgspec import Struct
@@ -13,17 +12,17 @@ from merlin.api.left_to_run import refuse_changed_samples, refuse_running
 from merlin.base.ranges import Range, merged
 from merlin.base.records import to_plain
 from merlin.base.text import count
-from merlin.cli import publishing
-from merlin.cli.output import print_json, print_table
+from merlin.cli.output import can_ask, print_json, print_table
+from merlin.cli.publishing import broker_for
 from merlin.cli.running import Work, run_works, told
 from merlin.errors import UsageError, command_line
+from merlin.ledger.replay import replay
 from merlin.plan.job_policy import needs_no_workers
 from merlin.plan.reopen import Again
+from merlin.status.live import holder_of
+from merlin.status.run_events import is_published
 from merlin.views.rerunning import Choice, Rerun, reruns
-from merlin.workspace.directory import Workspace
-
-if TYPE_CHECKING:
-    from merlin.config.model import Config
+from merlin.workspace.directory import Workspace, shown_together
 
 
 class RerunManner(Struct, frozen=True, kw_only=True):
@@ -44,7 +43,8 @@ def run_again(workspace: Workspace, choice: Choice, how: RerunManner) -> int:
     if how.dry:
         _show_dry(found, how)
         return 0
-    config = _broker(workspace, how)
+    local = how.local or needs_no_workers(workspace.plan.instances)
+    config = broker_for(workspace.path, local=local, num_workers=how.num_workers)
     refuse_running(rerun.workspace for rerun in found)
     if not how.as_json:
         _show(found)
@@ -53,11 +53,6 @@ def run_again(workspace: Workspace, choice: Choice, how: RerunManner) -> int:
     refuse_changed_samples(rerun.workspace for rerun in found)
     works = [_work(rerun, how) for rerun in found]
     return told(run_works(works, config, as_json=how.as_json), as_json=how.as_json)
-
-
-def _broker(workspace: Workspace, how: RerunManner) -> Config | None:
-    local = how.local or needs_no_workers(workspace.plan.instances)
-    return publishing.broker_for(workspace.path, local=local, num_workers=how.num_workers)
 
 
 def _work(rerun: Rerun, how: RerunManner) -> Work:
@@ -80,10 +75,18 @@ def _facts(rerun: Rerun) -> dict[str, Any]:
 def _nothing(workspace: Workspace, how: RerunManner) -> int:
     if how.as_json:
         print_json({"workspace": workspace.path, "rerun": [], "exit_code": 0})
+    elif any(_runs(study) for study in shown_together(workspace)):
+        print(f"no task that has ended matches; {workspace.path} runs, and goes on with those that have not")
     else:
         restart = command_line("restart", workspace.path)
         print(f"no task that has ended matches; {restart} runs those that have not")
     return 0
+
+
+def _runs(study: Workspace) -> bool:
+    """True if a command or workers have the study, by what this machine and its ledger know."""
+    state = replay(study.ledger_dir, study.plan)
+    return holder_of(study, state) is not None or is_published(state)
 
 
 def _show_dry(found: Sequence[Rerun], how: RerunManner) -> None:
@@ -105,7 +108,7 @@ def _show(found: Sequence[Rerun]) -> None:
 
 
 def _ask(found: Sequence[Rerun]) -> None:
-    if not (sys.stdin and sys.stdin.isatty()):
+    if not can_ask():
         raise UsageError("rerun asks before it forgets outcomes, and nobody can answer here; add --yes")
     num = sum(rerun.num_tasks for rerun in found)
     click.confirm(f"Forget how {count(num, 'task')} ended, and run them again?", abort=True, err=True)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from merlin.base.text import count, duration, size
-from merlin.cli.display import progress_bar
+from merlin.base.text import count, duration, size, some_of
+from merlin.cli.display import progress_bar, spinner
 from merlin.cli.options import split_names
-from merlin.cli.output import is_terminal, print_json, print_table, remark
+from merlin.cli.output import print_json, print_table, remark
 from merlin.shards.plot.canvas import require_matplotlib
 from merlin.train.lbann.emit import emit
 from merlin.train.results.evaluate import evaluate
@@ -53,25 +52,13 @@ def evaluate_run(
         evaluation = evaluate(
             run, split=split, data=data, device=device, trust_code=trust_code, progress=report
         )
-    with _working("drawing the report"):
+    with spinner("drawing the report"):
         page, charts = write_report(evaluation, out)
     if as_json:
         print_json({**evaluation.facts, "report": page, "charts": charts})
         return
     _show(evaluation.facts)
     print(f"\n{page}")
-
-
-@contextmanager
-def _working(what: str) -> Iterator[None]:
-    """Show a spinner while the work goes on, if stdout is a terminal."""
-    if not is_terminal():
-        yield
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(what):
-        yield
 
 
 def _show(facts: Mapping[str, Any]) -> None:
@@ -145,8 +132,8 @@ def predict_samples(
         facts = {key: getattr(done, key) for key in ("out", "inputs", "fields", "outside", "notes")}
         print_json({"seconds": seconds, "num_samples": done.num, **facts, "uncertainty": _spread(surrogate)})
         return
-    what = ", ".join(done.fields[:8]) + (", …" if len(done.fields) > 8 else "")
-    print(f"{out}: {count(done.num, 'sample')}, {size(out.stat().st_size)}, {duration(seconds)}\n  {what}")
+    print(f"{out}: {count(done.num, 'sample')}, {size(out.stat().st_size)}, {duration(seconds)}")
+    print(f"  {some_of(done.fields)}")
     if isinstance(surrogate, UncertainSurrogate):
         reaches = ", ".join(f"{100 * level:.0f} %: ±{surrogate.reach(level):.3g}" for level in SHOWN)
         print(f"  means of {count(len(surrogate.members.models), 'model')}; intervals in *_std: {reaches}")

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from merlin.api.extending import waits_for
-from merlin.api.left_to_run import refuse_published
+from merlin.api.left_to_run import has_work, refuse_published, why_nothing
 from merlin.cli import execute, publishing
 from merlin.cli.output import plain, print_json, remark
 from merlin.errors import WorkspaceError, command_line
+from merlin.plan.reopen import NOTHING
 from merlin.views.run_report import EXIT_INTERRUPTED, RunReport
 from merlin.workspace.directory import Workspace
 
@@ -42,11 +44,6 @@ class Reported(Struct, frozen=True, kw_only=True):
     def needs_workers(self) -> bool:
         """It was published, and tasks are left to run."""
         return not isinstance(self.report, RunReport) and not self.report.complete
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The report as JSON."""
-        return {**plain(self.report), **self.facts}
 
 
 def run_works(works: Iterable[Work], config: Config | None, *, as_json: bool) -> list[Reported]:
@@ -83,7 +80,11 @@ def _run_here(work: Work, *, as_json: bool) -> RunReport:
 def _publish(work: Work, config: Config, *, as_json: bool) -> Published:
     from merlin.api.publishing import hand_over  # runs on this machine do not need it
 
-    report = hand_over(work.study, config, work.options.again, remark, **work.ways)
+    again = work.options.again
+    is_idle = bool(again.steps) and not has_work(work.study, again)
+    report = hand_over(work.study, config, NOTHING if is_idle else again, remark, **work.ways)
+    if is_idle:
+        report = replace(report, note=why_nothing(work.study, again))
     if not as_json:
         publishing.show_report(report, names_workers=not work.brings_workers)
     return report
@@ -93,6 +94,6 @@ def told(reports: Sequence[Reported], *, as_json: bool) -> int:
     """Print the reports of a study and its extensions as JSON, if that is wanted; returns the largest exit code."""
     code = max(each.report.exit_code for each in reports)
     if as_json:
-        first, *others = (each.document for each in reports)
+        first, *others = ({**plain(each.report), **each.facts} for each in reports)
         print_json({**first, "extensions": others, "exit_code": code} if others else first)
     return code

@@ -44,7 +44,7 @@ def _say_skipped(selection: WorkerSelection, found: list[Launch]) -> None:
 
 
 def start_and_report(
-    wanted: WantedWorkers, timeout_s: float, foreground: bool, as_json: bool, *, leave_when_done: bool = False
+    wanted: WantedWorkers, timeout_s: float, foreground: bool, as_json: bool, *, leave_when_done: bool
 ) -> int:
     """Start them and wait until they have reported; returns the exit code, in the foreground once they have ended."""
     if wanted.are_started_by_others:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from merlin.base.files import replacing, write_text
-from merlin.cli.output import to_json
+from merlin.cli.output import local_time, to_json
 from merlin.errors import UsageError
 
 TIME = "time_of_status"
@@ -25,7 +25,7 @@ def add_to_dump(path: Path, rows: Iterable[Mapping[str, object]], document: Any,
 
     Raises UsageError if the file holds something else, which stays as it is.
     """
-    moment = moment or datetime.now().strftime("%Y-%m-%d %H:%M:%S")
+    moment = moment or local_time(time.time())
     if path.suffix == ".csv":
         _add_rows(path, ({TIME: moment, **row} for row in rows))
     else:

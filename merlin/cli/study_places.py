@@ -32,7 +32,7 @@ def study_places(workspaces: Iterable[Path], roots: Iterable[Path]) -> StudyPlac
             folders.append(path)
         else:
             raise UsageError(
-                f"{path} is not the workspace of a study, and holds none; "
+                f"{path} is not the workspace of a study, and holds none directly; "
                 f"for the studies that will be there: --root {path}"
             )
     if not folders and not named:

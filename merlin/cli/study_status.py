@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from merlin.base.text import count, duration, rate
-from merlin.cli.advice import next_commands, on_failed_input, reconciled
+from merlin.cli.advice import on_failed_input, reconciled
 from merlin.cli.outcome_bar import COLOURS, FILLS, bar
-from merlin.cli.output import console, plain, print_json
+from merlin.cli.output import can_show, console, plain, print_json
 from merlin.errors import command_line
 from merlin.plan.outcome_counts import OUTCOMES
 from merlin.status.activity import nobody_serves
 from merlin.status.eta import Eta
 from merlin.status.snapshot import Snapshot, StepStatus
+from merlin.views.after_stop import next_commands
 from merlin.views.live import AskServers, LiveStudy, live_study
 from merlin.workspace.directory import Workspace, shown_together
 
 BAR_WIDTH = 30
+OVER = ("new", "stopped", "failed", "finished")  # states in which nothing goes on
 _CB_FILLS = {"ok": "#", "failed": "X", "skipped": "/", "missing": "."}
 
 
@@ -31,10 +33,9 @@ def show_status(workspace: Workspace, *, as_json: bool, dump: Path | None, cb_he
     document = {**plain(first), "batch_jobs": [counts for study in studies for counts in study.jobs]}
     document |= {"extensions": added} if added else {}
     if dump is not None:
-        names = [{"extension": member.member} if added else {} for member in members]
         rows = [
-            name | _flat(step)
-            for name, study in zip(names, studies, strict=True)
+            ({"extension": member.member} if added else {}) | _flat(step)
+            for member, study in zip(members, studies, strict=True)
             for step in study.snapshot.steps
         ]
         from merlin.cli.status_dump import add_to_dump
@@ -58,6 +59,7 @@ def _flat(step: StepStatus) -> dict[str, Any]:
 def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
     """Print the snapshot of a study, and those of its extensions below it."""
     first, *added = snapshots
+    cb_help = cb_help or not can_show("".join(FILLS.values()))
     print(f"{first.name}  {first.state}  {first.workspace}")
     print(f"{first.state_reason}\n" if first.state_reason else "")
     width = max((len(step.step) for each in snapshots for step in each.steps), default=4)
@@ -101,7 +103,7 @@ def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:
 
 def _pace(step: StepStatus, snapshot: Snapshot) -> list[str]:
     """How fast a step goes on, with how many at work, and how long it takes."""
-    if not step.missing:
+    if not step.missing or snapshot.state in OVER:
         return []
     facts = [rate(step.rate)] if step.rate else []
     if snapshot.state == "running":
@@ -120,8 +122,7 @@ def show_advice(snapshots: Sequence[Snapshot], totals: Mapping[str, int]) -> Non
     for snapshot in snapshots:
         if snapshot.state == "running":
             _show_work(snapshot)
-    over = ("new", "stopped", "failed", "finished")
-    if totals["missing"] and all(snapshot.state in over for snapshot in snapshots):
+    if totals["missing"] and all(snapshot.state in OVER for snapshot in snapshots):
         reason = next((snapshot.stop_reason for snapshot in snapshots if snapshot.stop_reason), "")
         for line in next_commands(snapshots[0].workspace, reason, has_failed=totals["failed"] > 0):
             print(line)

@@ -27,7 +27,9 @@ SHARED_BYTES = 64 << 10
 def show_logs(logs: Iterable[TaskLog], *, as_json: bool) -> int:
     """Print the logs of tasks, each with a heading; returns how many there were."""
     if as_json:
-        listed = [_with_files_that_exist(log) for log in logs]
+        listed = [
+            replace(log, files=tuple(file for file in log.files if file.path.is_file())) for log in logs
+        ]
         print_json(listed)
         return len(listed)
     num = 0
@@ -47,7 +49,7 @@ def follow_tasks(workspace: Workspace, tasks: TaskLogs) -> None:
             follower.print_new(log)
         if not is_open:
             for log in logs:
-                print(_end(log))
+                print(f"=== {heading(log)} ===")
             return
         if time.monotonic() >= look_again:
             if not is_alive:
@@ -88,10 +90,6 @@ def heading(log: TaskLog) -> str:
     return f"{name}, {what}: {log.outcome}{where}{f', {log.cause}' if log.cause else ''}"
 
 
-def _end(log: TaskLog) -> str:
-    return f"=== {heading(log)} ==="
-
-
 def _show(log: TaskLog) -> None:
     print(f"=== {heading(log)} ===")
     shown = sum(_print_file(file) for file in log.files)
@@ -124,10 +122,6 @@ def _print_file(file: LogFile) -> bool:
             return True
     except OSError:
         return False
-
-
-def _with_files_that_exist(log: TaskLog) -> TaskLog:
-    return replace(log, files=tuple(file for file in log.files if file.path.is_file()))
 
 
 class _Follower:

@@ -29,9 +29,8 @@ _COLOURS = {
     "FINISHED": "green", "FAILED": "red", "CANCELLED": "yellow", "INITIALIZED": "cyan", "RUNNING": "blue",
     "DRY_RUN": "magenta",
 }  # fmt: skip
-_PAGER_OPTIONS = (
-    "FRX"  # of less: what fits on the screen is printed, colours are shown, and what was seen stays
-)
+# of less: what fits on the screen is printed, colours are shown, and what was seen stays
+_PAGER_OPTIONS = "FRX"
 
 
 def dump_tasks(workspace: Workspace, filters: TaskFilters, path: Path) -> None:

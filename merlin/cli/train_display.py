@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from merlin.base.text import duration
-from merlin.cli.display import LINE_EVERY_S, Lines, Picture, stderr_is_terminal
-from merlin.cli.output import remark
+from merlin.cli.display import LINE_EVERY_S, Lines, Picture
+from merlin.cli.output import remark, stderr_is_terminal
 from merlin.train.reports import Note, Report
 
 REDRAW_S = 0.1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from merlin.base.text import count
+from merlin.base.text import count, some_of
 from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.cli.train_display import choose_train_display, number
 from merlin.train.events import StopRequest
@@ -29,7 +29,7 @@ def check_only(request: TrainRequest, *, as_json: bool) -> int:
     print(f"scalars {', '.join(facts.scalars) or 'none'}")
     print(f"images  {', '.join(f'{n} {shape}' for n, shape in facts.images.items()) or 'none'}")
     for name, values in facts.classes.items():
-        print(f"classes {name}: {', '.join(map(str, values[:20]))}{', …' if len(values) > 20 else ''}")
+        print(f"classes {name}: {some_of(values, 20)}")
     print(f"model   {prepared.config.model.name}, {facts.num_parameters:,} parameters")
     print(f"trainers {prepared.config.tournament.trainers}")
     if prepared.run is not None:

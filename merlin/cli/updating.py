@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,11 @@ from merlin.api.revising import apply_update, held
 from merlin.api.step_changes import StepChange, UpdateCost, UpdateFacts
 from merlin.api.updating import Update, UpdateOptions, plan_update
 from merlin.base.text import count
-from merlin.cli.output import plain, print_json, print_table, remark
+from merlin.cli.output import can_ask, plain, print_json, print_table, remark, warn
 from merlin.cli.running import Work, run_works, told
 from merlin.errors import UsageError, command_line
 from merlin.execution.conductor import RunOptions
+from merlin.execution.try_import import import_warnings
 from merlin.plan.change_words import first_reasons
 from merlin.plan.study_variables import runtime_variables
 from merlin.views.run_report import EXIT_INTERRUPTED
@@ -76,7 +76,11 @@ def preview_update(
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
         study = open_root(path, remark, "--update")
         update = plan_update(spec, options, study, how, Path(folder))
-        _show(update, as_json=as_json, next_command=next_command)
+        warn(import_warnings(spec, elsewhere=True))
+        if as_json:
+            print_json({**plain(UpdateFacts.of(update)), "exit_code": 0})
+        else:
+            _show(update, next_command)
 
 
 def update_study(
@@ -102,7 +106,7 @@ def update_study(
         update = plan_update(spec, options, study, how, Path(folder))
         check(update)
         if not as_json:
-            _show(update, as_json=False)
+            _show(update)
     if not (update.is_nothing or yes) and (cost := UpdateCost.of(update)).needs_consent:
         _ask(cost)
     acquire_dependencies(spec, runtime_variables(spec, study.path), remark)
@@ -120,7 +124,7 @@ def update_study(
 
 
 def _ask(cost: UpdateCost) -> None:
-    if not (sys.stdin and sys.stdin.isatty()):
+    if not can_ask():
         removes = [what for what, is_so in (("a step", cost.gone), ("samples", cost.num_fewer)) if is_so]
         reason = f"removes {' and '.join(removes)}" if removes else "repeats work"
         raise UsageError(
@@ -134,12 +138,8 @@ def _ask(cost: UpdateCost) -> None:
     click.confirm(f"{question[0].upper()}{question[1:]}?", abort=True, err=True)
 
 
-def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
+def _show(update: Update, next_command: str = "") -> None:
     """Print what an update changes; `next_command` does it, if this one does not."""
-    facts = UpdateFacts.of(update)
-    if as_json:
-        print_json({**plain(facts), "exit_code": 0})
-        return
     other = update.spec.document.description.name
     if update.study.plan.name != other:
         print(f"the study is called {update.study.plan.name}, and this spec {other}")
@@ -153,7 +153,7 @@ def _show(update: Update, *, as_json: bool, next_command: str = "") -> None:
         return
     rows = [
         (each.step, _why(each), f"{each.to_run:,}", f"{each.kept:,}", _core_time(each.kept_s))
-        for each in facts.steps
+        for each in UpdateFacts.of(update).steps
     ]
     columns = ("step", "why", "to run", "kept", "saved")
     print_table(columns, rows, right=("to run", "kept", "saved"), folded="why")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
-from merlin.cli.output import is_terminal
+from merlin.cli.output import can_ask, is_terminal
 from merlin.errors import MissingExtraError, UsageError, command_line
 from merlin.workspace.directory import Workspace
 
@@ -18,7 +16,7 @@ def watch_study(workspace: Workspace, *, alone: bool) -> None:
     """
     if not alone:
         raise UsageError("--watch takes the whole screen; --json and --dump show the study once, without it")
-    if not is_terminal() or sys.stdin is None or not sys.stdin.isatty():
+    if not (is_terminal() and can_ask()):
         follow = command_line("monitor", workspace.path)
         raise UsageError(f"--watch needs a terminal; without one, {follow} follows a study line by line")
     try:

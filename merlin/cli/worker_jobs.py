@@ -12,7 +12,7 @@ from merlin.batch.contract import Job
 from merlin.batch.jobs import SchedulerClient
 from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.config.load import find_config, require_config
-from merlin.errors import ConfigError, ExecutionError, SchedulerUnreachableError, UsageError
+from merlin.errors import ConfigError, ExecutionError, SchedulerUnreachableError, UsageError, command_line
 from merlin.execution.distributed.ended_jobs import EndedJob, end_jobs
 from merlin.execution.distributed.redis_registry import RedisRegistry
 from merlin.execution.distributed.registry import WorkerInfo
@@ -23,7 +23,7 @@ COLUMNS = ("job", "state", "nodes", "time left", "workers", "chunks", "hosts", "
 
 
 def show_jobs(scheduler: str, *, as_json: bool) -> None:
-    """Print the jobs of this user that wait or run for workers, and how many such jobs steps have of their own."""
+    """Print the user's jobs that wait or run for workers, and how many the steps of published studies have."""
     workers, of_steps = _workers_if_any(), _jobs_of_steps()
     lines: list[JobLine] = []
     for client, jobs in _asked(scheduler, workers):
@@ -34,7 +34,8 @@ def show_jobs(scheduler: str, *, as_json: bool) -> None:
     if lines:
         print_table(COLUMNS, [_row(line) for line in lines], right=("nodes", "workers", "chunks"))
     else:
-        remark("no worker job waits or runs")
+        more = "" if of_steps else f"; batch jobs of a study's steps: {command_line('status', 'STUDY')}"
+        remark(f"no worker job waits or runs{more}")
     for study in of_steps:
         for counts in study.steps:
             print(f"{study.workspace}: {counts}")

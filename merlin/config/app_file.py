@@ -17,7 +17,7 @@ from merlin.base.document.tree import MISSING, Entry, parse, to_data
 from merlin.base.document.validation import validate_as
 from merlin.base.processes import user_name
 from merlin.config.celery_settings import SETTINGS, new_name
-from merlin.config.model import DEFAULT_PORTS, Config, Endpoint, Kind, Tls
+from merlin.config.model import DEFAULT_PORTS, KIND_OF_NAME, Config, Endpoint, Kind, Tls
 from merlin.config.places import absolute, default_key_path
 from merlin.config.server_block import (
     BlockContext,
@@ -34,15 +34,6 @@ from merlin.errors import ConfigError
 BLOCKS = ("broker", "results_backend", "celery")
 MAX_FILE_BYTES = 1 << 20
 SLIP = 0.9  # similarity to a setting of Celery from which a name counts as mistyped; newer versions have more settings
-# upstream's names; `rabbitmq` has always meant the encrypted protocol
-KIND_OF_NAME: Mapping[str, Kind] = {
-    "redis": "redis",
-    "rediss": "rediss",
-    "redis+socket": "redis+socket",
-    "rabbitmq": "amqps",
-    "amqps": "amqps",
-    "amqp": "amqp",
-}
 BLOCK_OF_KIND: Mapping[Kind, type[ServerBlock]] = {
     "redis": RedisBlock,
     "rediss": RedisBlock,
@@ -51,7 +42,7 @@ BLOCK_OF_KIND: Mapping[Kind, type[ServerBlock]] = {
     "amqps": RabbitBlock,
 }
 OTHER_BACKENDS = ("none", "sqlite", "mysql")  # upstream's results went there; ours are in the ledger
-_TLS_KEYS = ("cert_reqs", "ca_certs", "certfile", "keyfile", "check_hostname")
+_TLS_KEYS = Tls.__struct_fields__
 _SERVER_KEYS = (
     "name", "url", "server", "port", "username", "password", "db_num", "vhost", "path",
     *_TLS_KEYS, *(f"ssl_{key}" for key in _TLS_KEYS), "ssl_protocol",

@@ -10,14 +10,18 @@ from pathlib import Path
 from merlin.base.document.findings import Findings, SourceText
 from merlin.base.document.scalars import plain_scalar, typed
 from merlin.base.document.tree import Entry, parse
+from merlin.config.model import DEFAULT_PORTS, KIND_OF_NAME
 from merlin.config.places import POINTER_FILE, pointer_path
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError, command_line
 
 _PLAIN = re.compile(r"(~/|[A-Za-z0-9_./])[A-Za-z0-9_./+@-]*")
 
-_REDIS = """\
-    name: rediss                    # Redis over TLS; redis without encryption, redis+socket for a socket
+_REDIS_NOTE = "# Redis over TLS; redis without encryption, redis+socket for a socket"
+_RABBITMQ_NOTE = "# RabbitMQ over TLS; amqp without encryption"
+_NOTE = re.compile(rf"(\bname: (\S+)\s+)(?:{re.escape(_REDIS_NOTE)}|{re.escape(_RABBITMQ_NOTE)})")
+_REDIS = f"""\
+    name: rediss                    {_REDIS_NOTE}
     password: <path to a file with the password>
     server: <host name>
     port: 6379
@@ -25,8 +29,8 @@ _REDIS = """\
     cert_reqs: required             # none trusts any certificate, and with it anybody on the way
     # ca_certs: <path>              # if your site has its own authority
 """
-_RABBITMQ = """\
-    name: rabbitmq                  # RabbitMQ over TLS; amqp without encryption
+_RABBITMQ = f"""\
+    name: rabbitmq                  {_RABBITMQ_NOTE}
     username: <user name>
     password: <path to a file with the password>
     server: <host name>
@@ -72,6 +76,7 @@ def use(path: Path, env: Mapping[str, str], *, beside: bool = False) -> Path:
 def update_block(path: Path, block: str, values: Mapping[str, str | int]) -> None:
     """Set keys of a block in an app.yaml; everything else stays as it is written.
 
+    If `name` makes it another kind of server, what only fitted the old one goes: its port, vhost and db_num.
     Raises ConfigError if the file cannot be read, or the block is not written as one key per line.
     """
     try:
@@ -82,9 +87,44 @@ def update_block(path: Path, block: str, values: Mapping[str, str | int]) -> Non
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
+    old = _tree(text, path).get(block)
     for key, value in values.items():
         text = _set(text, block, key, value, path)
+    if "name" in values:
+        for key, new in _for_kind(str(values["name"]), old).items():
+            if key not in values:
+                text = _without(text, block, key, path) if new is None else _set(text, block, key, new, path)
+        text = _NOTE.sub(lambda match: match[1] + _note(match[2]), text)
     write_private(path, text)
+
+
+def _note(name: str) -> str:
+    return _REDIS_NOTE if name.startswith("redis") else _RABBITMQ_NOTE
+
+
+def _for_kind(name: str, old: Entry) -> dict[str, int | None]:
+    """What changes with the kind of server in a block: the port that was the old one's, and keys that go (None)."""
+    before = old.get("name").text.lower()
+    if not before or (was := KIND_OF_NAME.get(before)) == (kind := KIND_OF_NAME[name]):
+        return {}
+    changes: dict[str, int | None] = {}
+    is_other = before.startswith("redis") != name.startswith("redis")
+    if is_other or old.get("port").text == str(DEFAULT_PORTS.get(was or "")):
+        changes["port"] = DEFAULT_PORTS[kind]
+    if is_other:
+        changes |= {"vhost": None, "db_num": None}
+    return {key: new for key, new in changes.items() if key in old.mapping}
+
+
+def _without(text: str, block: str, key: str, path: Path) -> str:
+    """The text without the lines of a key, if they stand in the block (not in one that it merges)."""
+    entry = _tree(text, path).get(block)
+    item = entry.get(key)
+    if not entry.start <= item.start < entry.end or isinstance(item.content, dict | list):
+        return text
+    lines = text.split("\n")
+    del lines[item.key_place[0] - 1 : text[: item.end].rstrip().count("\n") + 1]
+    return "\n".join(lines)
 
 
 def _set(text: str, block: str, key: str, value: str | int, path: Path) -> str:

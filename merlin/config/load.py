@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -53,9 +54,8 @@ def require_config(env: Mapping[str, str] = os.environ, *, cwd: Path | None = No
 
 def load_config(path: Path, env: Mapping[str, str] = os.environ, *, origin: str = "named") -> Config:
     """The configuration in one app.yaml. Raises ConfigError with every finding."""
-    from merlin.config.app_file import (
-        read_app_file,
-    )  # pydantic, which a user without an app.yaml starts without
+    # it loads pydantic, which a user without an app.yaml starts without
+    from merlin.config.app_file import read_app_file
 
     return read_app_file(absolute(str(path), env), env, origin)
 
@@ -70,10 +70,11 @@ def find_config_path(
     if given := env.get("MERLIN_CONFIG"):
         path = absolute(given, env)
         path = path / APP_FILE if path.is_dir() else path
-        return _chosen(path, "MERLIN_CONFIG", "unset MERLIN_CONFIG"), "MERLIN_CONFIG"
+        return _chosen(path, "MERLIN_CONFIG", "Choose none: unset MERLIN_CONFIG"), "MERLIN_CONFIG"
     pointer = pointer_path(env)
     if chosen := _read_pointer(pointer):
-        return _chosen(absolute(chosen, env), str(pointer), "merlin config use FILE"), "merlin config use"
+        remedy = f"Choose another: merlin config use FILE\n  Choose none: rm {shlex.quote(str(pointer))}"
+        return _chosen(absolute(chosen, env), str(pointer), remedy), "merlin config use"
     if (path := default_config_path(env)).is_file():
         return path, "home directory"
     path = (cwd or Path.cwd()) / SERVER_DIR / APP_FILE
@@ -85,7 +86,10 @@ def find_config_path(
 
 def _chosen(path: Path, chooser: str, remedy: str) -> Path:
     if not path.is_file():
-        raise ConfigError(f"{chooser} names {path}, which does not exist\n  Choose another: {remedy}")
+        raise ConfigError(
+            f"{chooser} names {path}, which does not exist\n  {remedy}\n"
+            "  Without servers, on this machine: add --local to merlin run, rerun or restart"
+        )
     return path
 
 

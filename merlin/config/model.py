@@ -17,8 +17,18 @@ from merlin.base.document.scalars import Problem
 from merlin.config.keys import given_key, make_key
 from merlin.errors import Diagnostic
 
+CertReqs = Literal["required", "optional", "none"]
 Kind = Literal["redis", "rediss", "redis+socket", "amqp", "amqps"]
 DEFAULT_PORTS: Mapping[str, int] = {"redis": 6379, "rediss": 6379, "amqp": 5672, "amqps": 5671}
+# upstream's names; `rabbitmq` has always meant the encrypted protocol
+KIND_OF_NAME: Mapping[str, Kind] = {
+    "redis": "redis",
+    "rediss": "rediss",
+    "redis+socket": "redis+socket",
+    "rabbitmq": "amqps",
+    "amqps": "amqps",
+    "amqp": "amqp",
+}
 
 QUEUE_TAG = "[merlin]_"  # as upstream shows its queues
 STARS = "******"
@@ -77,7 +87,7 @@ class PasswordProvider:
 class Tls(Struct, frozen=True, kw_only=True):
     """How a server's certificate is checked, and what we show it; files are absolute paths. Raises Problem."""
 
-    cert_reqs: Literal["required", "optional", "none"] = "required"
+    cert_reqs: CertReqs = "required"
     ca_certs: str = ""  # "": the authorities that the system trusts
     certfile: str = ""
     keyfile: str = ""

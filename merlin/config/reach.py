@@ -151,19 +151,10 @@ OPEN_TO_HOLDERS = (
     "messages are sealed with your key). Do this in a network that you trust."
 )
 
-_UNREACHABLE = frozenset(
-    {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
-)
-_BAD_FILE = frozenset(
-    {
-        "NO_CERTIFICATE_OR_CRL_FOUND",
-        "PEM_LIB",
-        "NO_START_LINE",
-        "BAD_END_LINE",
-        "KEY_VALUES_MISMATCH",
-        "ASN1_LIB",
-    }
-)
+_UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.EADDRNOTAVAIL}
+_BAD_FILE = {
+    "NO_CERTIFICATE_OR_CRL_FOUND", "PEM_LIB", "NO_START_LINE", "BAD_END_LINE", "KEY_VALUES_MISMATCH", "ASN1_LIB",
+}  # fmt: skip
 _OUR_FILES = "check the files of ca_certs, certfile and keyfile"
 _SILENT = "a firewall may drop the packets, the host may be down, or the server may hang"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from merlin.config.model import Endpoint
 
 _SDK = ("opentelemetry.metrics", "opentelemetry.sdk.metrics")
+_LOADING = threading.Lock()  # two servers are asked at the same time
 
 
 def load_redis() -> None:
@@ -18,17 +20,18 @@ def load_redis() -> None:
 
     A program that uses OpenTelemetry has loaded it before; then nothing is left out.
     """
-    if "redis" in sys.modules:
-        return
-    absent: dict[str, None] = {} if "opentelemetry" in sys.modules else dict.fromkeys(_SDK)
-    sys.modules.update(absent)  # type: ignore[arg-type]  # None is Python's way to say that there is no such module
-    try:
-        import redis
+    with _LOADING:
+        if "redis" in sys.modules:
+            return
+        absent: dict[str, None] = {} if "opentelemetry" in sys.modules else dict.fromkeys(_SDK)
+        sys.modules.update(absent)  # type: ignore[arg-type]  # None is Python's way to say that there is no such module
+        try:
+            import redis
 
-        assert redis
-    finally:
-        for name in absent:
-            del sys.modules[name]
+            assert redis
+        finally:
+            for name in absent:
+                del sys.modules[name]
 
 
 def impatient_client(endpoint: Endpoint, timeout_s: float) -> Redis:

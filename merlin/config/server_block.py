@@ -7,14 +7,14 @@ import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Struct, field
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationInfo
 
 from merlin.base.document.field_types import Block, Flag
 from merlin.base.document.scalars import Problem, is_scalar, to_int
-from merlin.config.model import NO_SECRET, Secret
+from merlin.config.model import NO_SECRET, CertReqs, Secret
 from merlin.config.places import absolute, looks_like_a_file, merlin_home
 from merlin.config.url import cert_reqs_of
 
@@ -124,9 +124,6 @@ ExistingFile = Annotated[Word, AfterValidator(_existing_file)]
 Password = Annotated[Any, PlainValidator(_password)]  # a Secret
 Database = Annotated[int, BeforeValidator(lambda value: to_int(word(value), 0, 1_000_000))]
 Port = Annotated[int, BeforeValidator(lambda value: to_int(word(value), 1, 65535))]
-CertReqs = Annotated[
-    Literal["required", "optional", "none"], BeforeValidator(lambda value: cert_reqs_of(word(value)))
-]
 
 
 class ServerBlock(Block):
@@ -148,7 +145,7 @@ class SocketBlock(ServerBlock):
 class NetworkBlock(ServerBlock):
     server: Annotated[Word, AfterValidator(_host)] = Field(description="the host name of the server")
     port: Port | None = None
-    cert_reqs: CertReqs = "required"
+    cert_reqs: Annotated[CertReqs, BeforeValidator(lambda value: cert_reqs_of(word(value)))] = "required"
     check_hostname: Flag = True
     ca_certs: ExistingFile = ""
     certfile: ExistingFile = ""

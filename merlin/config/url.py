@@ -12,14 +12,12 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from merlin.base.document.findings import allowed
 from merlin.base.document.scalars import Problem, to_bool
-from merlin.config.model import DEFAULT_PORTS, Endpoint, Kind, Secret, Tls
+from merlin.config.model import DEFAULT_PORTS, CertReqs, Endpoint, Kind, Secret, Tls
 from merlin.config.places import absolute
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_CERT_REQS = ("required", "optional", "none")
-_TLS_PARAMETERS = {
-    f"ssl_{name}" for name in ("cert_reqs", "ca_certs", "certfile", "keyfile", "check_hostname")
-}
+_CERT_REQS: tuple[str, ...] = get_args(CertReqs)
+_TLS_PARAMETERS = {f"ssl_{name}" for name in Tls.__struct_fields__}
 _QUOTING = "in a password write / as %2F, # as %23, ? as %3F, @ as %40, % as %25"
 
 

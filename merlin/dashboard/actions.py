@@ -9,11 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
+from merlin.base.files import end_of
 from merlin.errors import ExecutionError, UsageError, command_line
 from merlin.workspace.directory import INFO_DIR, members, open_workspace
 
@@ -95,16 +95,16 @@ def act(name: str, workspace: Path, steps: Collection[str], wait_s: float = WAIT
             start_new_session=True,  # it outlives the dashboard
         )
     LOG.info("%s (process %d, output in %s)", shown, process.pid, log)
+    code: int | None = None
     try:
         code = process.wait(wait_s)
     except subprocess.TimeoutExpired:
         threading.Thread(target=process.wait, daemon=True).start()  # reaps the process at its end
-        done = f"{shown} has begun and goes on by itself; its output is in {log}"
-        return Done(done=done, command=shown, exit_code=None, output=_tail(log), log=str(log))
+    said = end_of(log, _TAIL_BYTES).strip()
     if code:
-        said = _tail(log) or "it printed nothing"
-        raise ExecutionError(f"{shown} ended with exit code {code}: {said}")
-    return Done(done=f"{shown} is done", command=shown, exit_code=0, output=_tail(log), log=str(log))
+        raise ExecutionError(f"{shown} ended with exit code {code}: {said or 'it printed nothing'}")
+    how = "is done" if code == 0 else f"has begun and goes on by itself; its output is in {log}"
+    return Done(done=f"{shown} {how}", command=shown, exit_code=code, output=said, log=str(log))
 
 
 def _log_file(workspace: Path, name: str) -> Path:
@@ -115,10 +115,3 @@ def _log_file(workspace: Path, name: str) -> Path:
         raise ExecutionError(f"{folder} cannot be made: {error.strerror}; nothing was done") from error
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return folder / f"{stamp}-{name}-{os.getpid()}.log"
-
-
-def _tail(log: Path) -> str:
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        return file.read().decode("utf-8", "replace").strip()
-    return ""

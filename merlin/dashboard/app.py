@@ -26,9 +26,9 @@ from merlin.dashboard.study_answers import StudyAnswers
 from merlin.errors import MerlinError
 
 
-def make_app(hub: Hub, door: Door, assets: Assets | None = None) -> ASGIApp:
+def make_app(hub: Hub, door: Door) -> ASGIApp:
     """The application that `merlin dashboard` serves; it ends all streams of the hub when it is shut down."""
-    front = FrontDesk(hub, door, assets or Assets())
+    front = FrontDesk(hub, door)
     answers, actions = StudyAnswers(hub), StudyActions(hub, door)
     routes = [
         Route("/healthz", front.health),
@@ -49,9 +49,8 @@ def make_app(hub: Hub, door: Door, assets: Assets | None = None) -> ASGIApp:
 class FrontDesk:
     """What is not about one study."""
 
-    def __init__(self, hub: Hub, door: Door, assets: Assets) -> None:
-        self.hub, self.door, self.assets = hub, door, assets
-        self.numbers = Metrics(hub)
+    def __init__(self, hub: Hub, door: Door) -> None:
+        self.hub, self.door, self.assets, self.numbers = hub, door, Assets(), Metrics(hub)
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:

@@ -16,6 +16,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from merlin.base.files import stamp
+
 STATIC = Path(__file__).parent / "static"
 SHELL = "index.html"
 CHECK_S = 1.0  # between two looks whether files have changed
@@ -47,7 +49,7 @@ class Assets:
         self._folder = folder
         self._lock = threading.Lock()
         self._checked = float("-inf")
-        self._stamps: dict[str, tuple[int, int]] = {}
+        self._stamps: dict[str, tuple[int, int, int] | None] = {}
         self._files: Mapping[str, Asset] = {}
         self.version = ""  # changes as soon as any file changes
 
@@ -69,8 +71,8 @@ class Assets:
             asset, is_current = self._files.get(path), False
         if asset is None:
             raise HTTPException(404, f"there is no file {path!r}")
-        headers = {"Cache-Control": FOREVER if is_current else "no-cache", "ETag": asset.tag}
-        headers["Vary"] = "Accept-Encoding"
+        cache = FOREVER if is_current else "no-cache"
+        headers = {"Cache-Control": cache, "ETag": asset.tag, "Vary": "Accept-Encoding"}
         if asset.tag in asked.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)
         data = asset.data
@@ -82,23 +84,15 @@ class Assets:
         with self._lock:
             if time.monotonic() - self._checked < CHECK_S:
                 return
-            paths = {
-                path.relative_to(self._folder).as_posix(): path
-                for path in sorted(self._folder.rglob("*"))
-                if path.is_file()
-            }
-            stamps = {name: _stamp(path) for name, path in paths.items()}
+            found = filter(Path.is_file, sorted(self._folder.rglob("*")))
+            paths = {path.relative_to(self._folder).as_posix(): path for path in found}
+            stamps = {name: stamp(path) for name, path in paths.items()}
             if stamps != self._stamps or not self._files:
                 self._files = {name: _read(path) for name, path in paths.items()}
                 self._stamps = stamps
                 tags = "".join(f"{name} {asset.tag}\n" for name, asset in self._files.items())
                 self.version = hashlib.sha256(tags.encode()).hexdigest()[:16]
             self._checked = time.monotonic()
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size
 
 
 def _read(path: Path) -> Asset:

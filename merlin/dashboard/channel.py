@@ -54,7 +54,8 @@ class Channel:
         try:
             while True:
                 changed = self._changed
-                if news := sorted((m for m in self._newest.values() if m.number > seen), key=_number):
+                newest = sorted(self._newest.values(), key=lambda message: message.number)
+                if news := [message for message in newest if message.number > seen]:
                     seen = news[-1].number
                     yield b"".join(message.frame for message in news)
                 elif self._is_closed:
@@ -63,10 +64,6 @@ class Channel:
                     yield _ALIVE
         finally:
             self.num_listeners -= 1
-
-
-def _number(message: Message) -> int:
-    return message.number
 
 
 async def _is_set_in_time(event: asyncio.Event) -> bool:

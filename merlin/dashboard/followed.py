@@ -43,18 +43,17 @@ class FollowedStudy:
         self.looked = float("-inf")  # when, by the monotonic clock
         self.asked = time.monotonic()
         self._view = make_view(path, id=id)
-        self._lane, self._files, self._slow = (
-            Lane(f"{what}study {id}") for what in ("", "files of ", "all of ")
-        )
+        self._lane = Lane(f"study {id}")
+        self._files = Lane(f"files of study {id}")
+        self._slow = Lane(f"all of study {id}")
         self._kept = KeptAnswers()
         self._shown: StudyPage | None = None  # without what changes by itself
         self._curve = b""
         self._curve_state: Hashable = None
         self._curve_looked = float("-inf")
         self._has_looked = asyncio.Event()
-        self._error: Exception | None = (
-            None  # of the last look: a bug, because a look does not raise for a faulty study
-        )
+        # of the last look: a bug, because a look does not raise for a faulty study
+        self._error: Exception | None = None
         self._following: asyncio.Task[None] | None = None
 
     @property

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from merlin.config.load import find_config
-from merlin.dashboard.measured import DetailsReader, ListedLine, Measured, merged_queues
+from merlin.dashboard.listed_study import ListedStudy
+from merlin.dashboard.measured import DetailsReader, Measured, merged_queues
 from merlin.dashboard.metrics import chosen_pages
 from merlin.dashboard.places import Place
 from merlin.errors import MerlinError
@@ -47,10 +48,10 @@ class Gatherer:
             seconds=time.monotonic() - began,
         )
 
-    def _lines(self) -> tuple[list[ListedLine], dict[Path, str]]:
+    def _lines(self) -> tuple[list[ListedStudy], dict[Path, str]]:
         """The studies of the directories, the newest first; and what each study is called."""
         ids: dict[Path, str] = {}
-        lines: list[ListedLine] = []
+        lines: list[ListedStudy] = []
         taken: dict[str, int] = {}
         for path in self._named:
             ids[path] = _unique(path.name, taken)
@@ -58,8 +59,8 @@ class Gatherer:
             there = {path: ids.get(path) or _unique(path.name, taken) for path in sorted(place.find())}
             ids |= there
             place.read(there, lambda _: None)
-            lines += [ListedLine(id=line.id, line=line) for line in place.lines(there)]
-        lines.sort(key=lambda listed: (listed.line.when, listed.id), reverse=True)
+            lines += place.lines(there)
+        lines.sort(key=lambda line: (line.when, line.id), reverse=True)
         return lines, ids
 
     def _pages(self, ids: dict[Path, str]) -> list[StudyPage]:

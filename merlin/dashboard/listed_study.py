@@ -47,7 +47,7 @@ def unread(path: Path, id: str) -> ListedStudy:
 
 def of_page(path: Path, id: str, page: StudyPage) -> ListedStudy:
     """A study as it was seen."""
-    totals, is_running = page.totals, page.state == "running"
+    is_running = page.state == "running"
     return ListedStudy(
         id=id,
         name=page.name,
@@ -55,7 +55,7 @@ def of_page(path: Path, id: str, page: StudyPage) -> ListedStudy:
         workspace=str(path),
         state=page.state,
         state_reason=page.state_reason,
-        **summed([totals]),
+        **summed([page.totals]),
         rate=page.rate if is_running else None,
         eta=page.eta if is_running else None,
         size_bytes=page.ledger_bytes,
@@ -104,13 +104,12 @@ def _line_of_files(path: Path) -> StudyLine | None:
         snapshot = snapshot_of(workspace, facts, activity, now)
     except MerlinError:
         return None
-    totals = snapshot.totals
     return StudyLine(
         name=snapshot.name,
         workspace=str(path),
         when=begin_shown(path),
         state=snapshot.state,
-        **summed([totals]),
+        **summed([snapshot.totals]),
         state_reason=snapshot.state_reason,
     )
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 
 from msgspec import Struct, field
 
+from merlin.dashboard.listed_study import ListedStudy
 from merlin.errors import MerlinError
 from merlin.status.failures import group_failures
 from merlin.views.at_work import QueueLine, WorkerLine
 from merlin.views.background import Background
-from merlin.views.study_line import StudyLine
 from merlin.views.study_page import StudyPage
 from merlin.views.worker_jobs import JobLine
 from merlin.workspace.directory import members, open_workspace
@@ -22,13 +22,6 @@ DETAILS_S = 15.0  # between two looks at what takes time
 
 Failures = Mapping[tuple[str, str], int]  # step, kind of end -> tasks
 _Mark = tuple[tuple[str, int, float | None], ...]
-
-
-class ListedLine(Struct, frozen=True, kw_only=True):
-    """A study that is not shown in detail, and what it is called in addresses."""
-
-    id: str
-    line: StudyLine
 
 
 class Details(Struct, frozen=True, kw_only=True):
@@ -42,7 +35,7 @@ class Measured(Struct, frozen=True, kw_only=True):
     """Everything that metrics show."""
 
     pages: Sequence[StudyPage]  # of the studies that are not over, or that were named
-    lines: Sequence[ListedLine]  # of all studies, the newest first
+    lines: Sequence[ListedStudy]  # of all studies, the newest first
     workers: Sequence[WorkerLine]
     queues: Sequence[QueueLine]
     jobs: Sequence[JobLine]  # in which workers live

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
+from merlin.base.text import cut
+
 MAX_LABEL_CHARS = 100
 
 
@@ -72,11 +74,6 @@ METRICS = {
 }
 
 
-def series_name(name: str) -> str:
-    """The name that a metric has in queries."""
-    return name + {"info": "_info", "counter": "_total"}.get(METRICS[name].type, "")
-
-
 class Families:
     """Collects the values of metrics."""
 
@@ -112,4 +109,4 @@ def _family(name: str, kind: MetricKind) -> Metric:
 def label_value(text: str) -> str:
     """The text without control characters and broken ones, and not too long."""
     clean = "".join("?" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in text)
-    return clean if len(clean) <= MAX_LABEL_CHARS else f"{clean[: MAX_LABEL_CHARS - 1]}…"
+    return cut(clean, MAX_LABEL_CHARS)

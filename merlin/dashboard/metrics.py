@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from merlin import __version__
 from merlin.dashboard.ended_pages import EndedPages
-from merlin.dashboard.measured import DetailsReader, ListedLine, Measured, merged_queues
+from merlin.dashboard.measured import DetailsReader, Measured, merged_queues
 from merlin.dashboard.metric_families import Families
 from merlin.dashboard.study_metrics import add_line, add_page, add_study_counts
 
 if TYPE_CHECKING:
-    from merlin.dashboard.listing import StudyList
+    from merlin.dashboard.hub import Hub
     from merlin.views.at_work import QueueLine, WorkerLine
     from merlin.views.study_page import StudyPage
     from merlin.views.worker_jobs import JobLine
@@ -33,26 +33,11 @@ MAX_STUDIES = 30  # with series of their own
 MAX_QUEUES = 50
 
 
-class Listing(Protocol):
-    """The list of all studies."""
-
-    def seen(self) -> StudyList: ...
-
-
-class MetricSources(Protocol):
-    """Where the numbers come from: the list of studies, and the pages that are open."""
-
-    @property
-    def listing(self) -> Listing: ...
-
-    def open_pages(self) -> list[StudyPage]: ...
-
-
 class Metrics:
     """The metrics of a dashboard, in its event loop. What takes time is read in a thread, and shown next time."""
 
-    def __init__(self, sources: MetricSources) -> None:
-        self._sources, self._details, self._ended = sources, DetailsReader(), EndedPages()
+    def __init__(self, hub: Hub) -> None:
+        self._hub, self._details, self._ended = hub, DetailsReader(), EndedPages()
 
     async def exposition(self) -> bytes:
         """The metrics now; the text of thousands of series is written in a thread."""
@@ -60,19 +45,18 @@ class Metrics:
 
     def _measure(self) -> Measured:
         began = time.monotonic()
-        at_work, listed = self._sources.open_pages(), self._sources.listing.seen().studies
+        at_work, listed = self._hub.open_pages(), self._hub.listing.seen().studies
         there = {line.workspace for line in listed}
         pages = [*at_work, *(page for page in self._ended.latest(at_work) if page.workspace in there)]
-        measured = Measured(
+        return Measured(
             pages=pages,
-            lines=[ListedLine(id=line.id, line=line) for line in listed],
+            lines=listed,
             workers=list({worker.name: worker for page in pages for worker in page.workers}.values()),
             queues=merged_queues(queue for page in pages for queue in page.queues),
             jobs=list({job.id: job for page in pages for job in page.jobs}.values()),
             details=self._details.latest(chosen_pages(pages)),
-            seconds=0.0,
+            seconds=time.monotonic() - began,
         )
-        return replace(measured, seconds=time.monotonic() - began)
 
 
 def exposition(measured: Measured) -> bytes:
@@ -101,11 +85,11 @@ class _Collector(Collector):
         for page in pages:
             add_page(families, page, measured.details.get(page.workspace))
         shown = {page.workspace for page in pages}
-        rest = [listed for listed in measured.lines if listed.line.workspace not in shown]
+        rest = [line for line in measured.lines if line.workspace not in shown]
         room = MAX_STUDIES - len(pages)
-        for listed in rest[:room]:
-            add_line(families, listed)
-        others = {page.workspace for page in measured.pages} - shown - {one.line.workspace for one in rest}
+        for line in rest[:room]:
+            add_line(families, line)
+        others = {page.workspace for page in measured.pages} - shown - {line.workspace for line in rest}
         families.add("merlin_studies_left_out", len(rest[room:]) + len(others))
         add_study_counts(families, measured)
         _add_workers(families, measured.workers)
@@ -131,9 +115,6 @@ def _add_queues(families: Families, queues: Sequence[QueueLine]) -> None:
 
 
 def _add_jobs(families: Families, jobs: Sequence[JobLine]) -> None:
-    numbers: dict[tuple[str, str], int] = {}
-    for job in jobs:
-        key = (job.scheduler, job.state.lower())
-        numbers[key] = numbers.get(key, 0) + 1
+    numbers = Counter((job.scheduler, job.state.lower()) for job in jobs)
     for (scheduler, state), num in sorted(numbers.items()):
         families.add("merlin_worker_jobs", num, scheduler=scheduler, state=state)

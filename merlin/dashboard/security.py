@@ -94,9 +94,8 @@ class Guard:
         foreign = [host for host in asked.hosts if not self.door.hosts.allow(host)]
         if foreign or not asked.hosts:
             name = foreign[0] if foreign else ""
-            return refusal(
-                400, f"{name!r} is no name of this dashboard; if it is, start it with --allow-host NAME"
-            )
+            why = f"{name!r} is no name of this dashboard; if it is, start it with --allow-host NAME"
+            return refusal(400, why)
         if asked.path in OPEN_PATHS:
             return None
         if not asked.is_api and asked.method in ("GET", "HEAD") and "token" in asked.query:
@@ -144,7 +143,7 @@ class _Sender:
 
     def __init__(self, send: Send) -> None:
         self._send = send
-        self.has_begun = self.has_ended = False
+        self.has_begun = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -153,6 +152,3 @@ class _Sender:
             for name, value in _HEADERS.items():
                 headers.setdefault(name, value)
         await self._send(message)
-        self.has_ended = self.has_begun and not message.get(
-            "more_body", message["type"] != "http.response.body"
-        )

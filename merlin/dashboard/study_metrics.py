@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
-from merlin.dashboard.measured import Details, ListedLine, Measured
+from merlin.dashboard.listed_study import ListedStudy
+from merlin.dashboard.measured import Details, Measured
 from merlin.dashboard.metric_families import Families
 from merlin.shards.format.counts import OUTCOMES as OF_SAMPLES
 from merlin.status.eta import Eta
 from merlin.views.step_lines import StepLine
-from merlin.views.study_line import StudyLine
 from merlin.views.study_page import StudyPage, StudyState
 
 STATES: tuple[str, ...] = get_args(StudyState)
@@ -50,9 +50,9 @@ def add_page(families: Families, page: StudyPage, details: Details | None) -> No
         _add_failures(families, study, details, _names(page.steps))
 
 
-def add_line(families: Families, listed: ListedLine) -> None:
+def add_line(families: Families, line: ListedStudy) -> None:
     """What a list knows of a study."""
-    study, line = listed.id, listed.line
+    study = line.id
     families.add("merlin_study", 1.0, study=study, name=line.name, executor="")
     if line.state in STATES:  # it may not have been read yet
         _add_state(families, study, line.state)
@@ -63,7 +63,7 @@ def add_line(families: Families, listed: ListedLine) -> None:
 
 def add_study_counts(families: Families, measured: Measured) -> None:
     """How many studies there are, those without series of their own included."""
-    states = {listed.line.workspace: listed.line.state for listed in measured.lines}
+    states = {line.workspace: line.state for line in measured.lines}
     states |= {page.workspace: page.state for page in measured.pages}
     numbers = Counter(states.values())
     for state in STATES:
@@ -75,7 +75,7 @@ def _add_state(families: Families, study: str, state: str) -> None:
         families.add("merlin_study_state", float(each == state), study=study, state=each)
 
 
-def _add_totals(families: Families, study: str, totals: StepLine | StudyLine) -> None:
+def _add_totals(families: Families, study: str, totals: StepLine | ListedStudy) -> None:
     families.add("merlin_study_tasks_planned", totals.planned, study=study)
     for outcome in OUTCOMES:
         families.add("merlin_study_tasks", getattr(totals, outcome), study=study, outcome=outcome)
@@ -121,7 +121,7 @@ def _add_jobs(families: Families, page: StudyPage) -> None:
     names, numbers = _names(page.steps), Counter[tuple[str, str]]()
     for jobs in page.step_jobs:
         step = names.get(jobs.instance.partition("/")[0], REST)
-        for state in ("pending", "running", "ended"):
+        for state in ("pending", "refused", "running", "ended"):
             numbers[step, state] += getattr(jobs, state)
     for (step, state), num in numbers.items():
         families.add("merlin_step_jobs", num, study=page.id, step=step, state=state)

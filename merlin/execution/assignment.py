@@ -25,9 +25,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
         os.environ.update(self.variables)
         try:
             if self.cores:
-                with suppress(
-                    OSError
-                ):  # the system has taken a core away from us: the task runs all the same
+                with suppress(OSError):  # a core was taken away from us: the task runs all the same
                     os.sched_setaffinity(0, self.cores)
             yield
         finally:

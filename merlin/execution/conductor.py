@@ -24,12 +24,13 @@ from merlin.ledger.resets import resets
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.durations import Spread, added, spread_of
+from merlin.plan.failure_limits import with_max_failures
 from merlin.plan.memories import Death, Deferral
 from merlin.plan.plan import Plan
 from merlin.plan.reopen import NOTHING, Again, reopen
 from merlin.plan.restrict import restrict
 from merlin.plan.schedule import Scheduler
-from merlin.plan.task_states import TaskCounts
+from merlin.plan.task_states import TaskCounts, sum_by_step
 from merlin.plan.tasks import FAILURES, NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.workspace.directory import Workspace
 
@@ -47,9 +48,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     only: tuple[str, ...] | None = None  # step instances to run; the sources of the others have ended
     max_failures: float | None = None  # in place of the plan's, for steps that have one; infinite: no limit
     grace_s: float = 5.0  # for workers to end after a stop; then they are killed
-    may_fork: bool = (
-        True  # worker processes may begin as copies of this one; not in a program of somebody else
-    )
+    may_fork: bool = True  # workers may begin as copies of this process; not in a program of somebody else
 
 
 def memory_records(memories: Iterable[Deferral | Death]) -> list[EventRecord]:
@@ -112,14 +111,6 @@ def append_records(workspace: Workspace, session: str, *records: Record) -> None
         ledger.append(*records)
 
 
-def _with_max_failures(plan: Plan, max_failures: float) -> Plan:
-    """The plan with another limit for the steps that have one."""
-    instances = (
-        i if i.max_failures is None else replace(i, max_failures=max_failures) for i in plan.instances
-    )
-    return replace(plan, instances=tuple(instances))
-
-
 class Conductor:
     """One run of a study. It reads the ledger at the start and after losses, and writes the run's own records.
 
@@ -149,7 +140,7 @@ class Conductor:
         if options.only is not None:
             plan = restrict(plan, options.only)
         if options.max_failures is not None:
-            plan = _with_max_failures(plan, options.max_failures)
+            plan = with_max_failures(plan, options.max_failures)
         self.scheduler = Scheduler(
             plan,
             found.outcomes,
@@ -168,16 +159,13 @@ class Conductor:
             self._replay.update()
         return self._replay
 
-    def run_again(
-        self, failed: Mapping[str, list[Range]], taken: Mapping[str, list[Range]] | None = None
-    ) -> None:
+    def run_again(self, failed: Mapping[str, list[Range]], taken: Mapping[str, list[Range]]) -> None:
         """Let failed tasks run again, with all that follows from them; also tasks of chunks taken from workers.
 
         `taken` are the tasks of those chunks; of these, the ones that ended ok stay. What earlier attempts still write
         does not count.
         """
         found = self.read()
-        taken = taken or {}
         chosen = {id: list(ranges) for id, ranges in failed.items()}
         for id, ranges in taken.items():  # failures that are recorded, but will not be reported
             have = found.outcomes_of(id)
@@ -201,11 +189,14 @@ class Conductor:
         runs = self._replay.outcomes_of(chunk.instance).runs(chunk.lo, chunk.hi)
         return tuple(run for run in runs if run[2] != NO_OUTCOME)
 
-    def lost(self, chunk: Chunk, now: float, *, crash: str = "") -> None:
-        """Handle the loss of the chunk's worker. `crash` says how it died; it is "" if we ended it ourselves."""
+    def lost(self, chunk: Chunk, now: float, *, crash: str = "", tail: str = "") -> None:
+        """Handle the loss of the chunk's worker. `crash` says how it died; it is "" if we ended it ourselves.
+
+        `tail` is what it said then.
+        """
         done = self.done(chunk)
         if crash:
-            held = self.scheduler.lost(chunk, done, signal=crash)
+            held = self.scheduler.lost(chunk, done, signal=crash, tail=tail)
         else:
             held = self.scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
         self._require_held(chunk, held)
@@ -239,7 +230,13 @@ class Conductor:
         """Return whether there are records to write."""
         self._unwritten += [
             RangeRecord(
-                instance=v.instance, lo=v.lo, hi=v.hi, outcome=v.outcome, cause=v.cause, attempt=v.attempt
+                instance=v.instance,
+                lo=v.lo,
+                hi=v.hi,
+                outcome=v.outcome,
+                cause=v.cause,
+                tail=v.tail,
+                attempt=v.attempt,
             )
             for v in self.scheduler.decided_outcomes()
         ]
@@ -253,19 +250,14 @@ class Conductor:
 
     def per_step(self, in_flight: Mapping[str, tuple[int, int]] | None = None) -> dict[str, TaskCounts]:
         """Counts per step, over its instances; `in_flight`: (ended, failed) as running chunks report."""
-        names = ("planned", "ok", "failed", "skipped", "running", "ready", "waiting", "queued")
-        sums: dict[str, list[int]] = {}
         counts = self.scheduler.counts()
-        for instance in self.scheduler.plan.instances:
-            have = counts[instance.id]
-            total = sums.setdefault(instance.step, [0] * len(names))
-            ended, failed = (in_flight or {}).get(instance.id, (0, 0))
+        for id, (ended, failed) in (in_flight or {}).items():
+            have = counts[id]
             ended = min(ended, have.running)
             failed = min(failed, ended)
-            shift = {"ok": ended - failed, "failed": failed, "running": -ended}
-            for i, name in enumerate(names):
-                total[i] += getattr(have, name) + shift.get(name, 0)
-        return {step: TaskCounts(**dict(zip(names, total, strict=True))) for step, total in sums.items()}
+            ok = have.ok + ended - failed
+            counts[id] = replace(have, ok=ok, failed=have.failed + failed, running=have.running - ended)
+        return sum_by_step(self.scheduler.plan, counts)
 
     def close(self) -> None:
         self._ledger.close()

@@ -6,7 +6,7 @@ import os
 import selectors
 import socket
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from math import inf
 
 from merlin.batch.here import client_here, find_end
@@ -143,8 +143,7 @@ class _Run:
         self._hand_out()
         for key, _ in self._selector.select(self._timeout()):
             if key.data is None:
-                with suppress(BlockingIOError):
-                    self._interrupts.wake.recv(1024)
+                self._interrupts.drain()
             elif key.data in self._workers:
                 self._receive(key.data, is_dead=key.fd == key.data.pidfd)
         now = time.monotonic()
@@ -287,11 +286,10 @@ class _Run:
 
     def _on_message(self, worker: WorkerProcess, message: wire.Message) -> None:
         self._is_changed = True
+        worker.note(message)
         match message:
             case wire.Ready():
-                worker.is_ready, self._num_failed_starts = True, 0
-            case wire.Progress(ended, failed):
-                worker.ended, worker.failed = ended, failed
+                self._num_failed_starts = 0
             case wire.Result(result):
                 chunk = self._take_back(worker)
                 assert chunk is not None
@@ -301,8 +299,6 @@ class _Run:
                 self._announce_stop()
             case wire.Error(why):  # no task's fault: the disk is full, the plan is unreadable
                 self._stop(why)
-            case wire.Crash(why):
-                worker.crash = why
 
     def _on_worker_death(self, worker: WorkerProcess) -> None:
         """Handle the end of a process: its chunk, its remaining processes and a failed start."""
@@ -325,7 +321,7 @@ class _Run:
         elif chunk is not None and not worker.is_ready:
             self._scheduler.give_back(chunk)
         elif chunk is not None:
-            self._conductor.lost(chunk, now, crash=died)
+            self._conductor.lost(chunk, now, crash=died, tail=worker.crash_report())
         if self._scheduler.stop_now:
             return
         what = f" with {described(chunk)}" if chunk is not None else ""
@@ -391,7 +387,8 @@ class _Run:
             per_step=per_step,
         )
         kind = "run_stopped" if scheduler.stop_reason else "run_finished"
-        self._conductor.event(kind, reason=scheduler.stop_reason, seconds=summary.seconds)
+        refused = {} if self._jobs.refusal in scheduler.stop_reason else {"refused": self._jobs.refusal}
+        self._conductor.event(kind, reason=scheduler.stop_reason, seconds=summary.seconds, **refused)
         self.observer.progress(self._progress())
         return summary
 

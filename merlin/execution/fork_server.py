@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from merlin.execution.forked import ForkedProcess, can_fork, start_copy
 from merlin.execution.waiting import is_readable
@@ -35,22 +35,6 @@ ANSWER_S = 10.0  # to make a copy, or to tell an exit code; a server that takes 
 READY, NOT_READY = b"ready", b"not ready"
 # a terminal or a scheduler sends them to all processes at once; what follows is decided by the process that asks
 _NOT_OURS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-
-
-class ProcessHandle(Protocol):
-    """The part of `subprocess.Popen` that the owner of a process uses."""
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def returncode(self) -> int | None: ...
-
-    def poll(self) -> int | None: ...
-
-    def wait(self, timeout: float | None = None) -> int: ...
-
-    def kill(self) -> None: ...
 
 
 class ForkServer:
@@ -238,9 +222,11 @@ class ServedProcess:
         try:
             self.returncode = self._server.exit_code(self.pid)
         except OSError:
-            self.returncode = (
-                -signal.SIGKILL
-            )  # what ended the server, such as a lack of memory, has ended it, too
+            # what ended the server, such as a lack of memory, has ended it, too
+            self.returncode = -signal.SIGKILL
+
+
+ProcessHandle = subprocess.Popen[bytes] | ForkedProcess | ServedProcess
 
 
 def _load(num_threads: int) -> None:
@@ -307,13 +293,11 @@ def main(argv: Sequence[str]) -> int:
     """Run the server, which `python -m merlin.execution.fork_server SOCKET THREADS` starts."""
     fd, num_threads = map(int, argv)
     os.set_inheritable(fd, False)
-    signal.signal(
-        signal.SIGCHLD, signal.SIG_DFL
-    )  # a program that ignores it hands that on, and exit codes are lost
+    # a program that ignores it hands that on, and exit codes are lost
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _load(num_threads)
-    return _serve_on(
-        fd, READY if can_fork() else NOT_READY
-    )  # what the site loads at start-up may have threads
+    # what the site loads at start-up may have threads
+    return _serve_on(fd, READY if can_fork() else NOT_READY)
 
 
 if __name__ == "__main__":

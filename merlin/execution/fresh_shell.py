@@ -52,7 +52,12 @@ class FreshShell:
             process = self._running = self._start(task)
         except OSError as error:
             return self._not_started(task, error, started)
-        cause = "" if self._ends(process) else self._kill(process)
+        cause, is_interrupted = "", False
+        if not self._ends(process):
+            is_interrupted = self._waiter.stopped
+            kill_group(process.pid)
+            if not is_interrupted and self._timeout_s is not None:
+                cause = timeout_cause(self._timeout_s)
         # until the process is reaped, no other group can get its number
         ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert ended is not None
@@ -60,17 +65,10 @@ class FreshShell:
             kill_group_at_once(process.pid)
         code = process.wait()
         self._running = None
-        return ShellExit(
-            task,
-            signalled(code),
-            started,
-            time.perf_counter() - clock,
-            cause,
-            interrupted=not cause and self._was_stopped,
-        )
+        seconds = time.perf_counter() - clock
+        return ShellExit(task, signalled(code), started, seconds, cause, interrupted=is_interrupted)
 
     def _start(self, task: ShellTask) -> subprocess.Popen[bytes]:
-        self._was_stopped = False
         stem = f"{task.directory}/{task.stem}"
         with open(f"{stem}.out", "ab", 0) as out, open(f"{stem}.err", "ab", 0) as err:
             return subprocess.Popen(
@@ -90,12 +88,6 @@ class FreshShell:
             return self._waiter.wait(fd, self._timeout_s)
         finally:
             os.close(fd)
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> str:
-        """Kill the task's group. Returns the cause if the reason is a timeout, else ""."""
-        self._was_stopped = self._waiter.stopped
-        kill_group(process.pid)
-        return "" if self._was_stopped or self._timeout_s is None else timeout_cause(self._timeout_s)
 
     def _not_started(self, task: ShellTask, error: OSError, started: float) -> ShellExit:
         if (fatal := machine_error(error)) is not None:

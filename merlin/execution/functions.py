@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import reduce
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -201,16 +201,14 @@ class _SampleOutputs:
 
     def __init__(self, chunk: Chunk) -> None:
         self._lo, self._num = chunk.lo, chunk.hi - chunk.lo
-        self.outputs: Outputs = {}
-        self._is_empty = True
+        self.outputs: Outputs | None = None
 
     def add(self, task: int, result: Outputs) -> None:
         """Keep a sample's result. Names and shapes must be those of the samples before."""
-        if self._is_empty:
+        if self.outputs is None:
             self.outputs = {
                 name: np.zeros((self._num, *value.shape[1:]), value.dtype) for name, value in result.items()
             }
-            self._is_empty = False
         if result.keys() != self.outputs.keys():
             raise _BadResult(f"returned {sorted(result)} where other samples gave {sorted(self.outputs)}")
         for name, value in result.items():
@@ -257,8 +255,7 @@ def import_function(name: str, spec_root: str) -> Function:
     function = reduce(getattr, attribute.split("."), importlib.import_module(module_name))
     if not callable(function):
         raise TypeError(f"{name} is not callable")
-    found: Function = function
-    return found
+    return cast("Function", function)
 
 
 def _raise_if_machine(error: BaseException) -> None:

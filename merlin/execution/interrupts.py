@@ -5,16 +5,16 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 
 class Interrupts:
-    """Counts SIGINT, SIGTERM and SIGHUP, and wakes the event loop through a socket."""
+    """Counts signals, and wakes the event loop through a socket."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.first = 0  # `first`: the number of the first signal
         self.is_hung_up = False  # the terminal is closed, so nothing can be shown any more
         self.wake, self.inner = socket.socketpair()
         self.wake.setblocking(False)
@@ -22,7 +22,13 @@ class Interrupts:
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
+        self.first = self.first or number
         self.is_hung_up = self.is_hung_up or number == signal.SIGHUP
+
+    def drain(self) -> None:
+        """Let `wake` wait for the next signal."""
+        with suppress(BlockingIOError):
+            self.wake.recv(1024)
 
 
 @contextmanager

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
-import select
 import signal
 import socket
 import sys
@@ -25,7 +23,9 @@ from merlin.base.ranges import merged
 from merlin.batch.here import client_here, find_end
 from merlin.errors import ExecutionError, LeaseLostError, MerlinError
 from merlin.execution import wire
+from merlin.execution.interrupts import Interrupts
 from merlin.execution.job_folder import WORKER_PREFIX, JobFolder, StepJob
+from merlin.execution.job_reports import first_left
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.recorded import described, recorded_outcomes
 from merlin.execution.walltime import Walltime
@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--job", required=True, help="lease of the chunk")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    signals = _Signals()
+    signals = _catch_signals()
     try:
         workspace = open_same(args.workspace, args.plan)
         folder = JobFolder(workspace, args.job)
@@ -68,41 +68,23 @@ def main(argv: list[str] | None = None) -> int:
 _OUT_OF_TIME = frozenset({signal.SIGUSR1, signal.SIGXCPU})  # how schedulers say that the walltime is over
 
 
-class _Signals:
-    """Remembers the first signal that ends the job; `fd` becomes readable then."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._inner, self._outer = socket.socketpair()
-        for end in (self._inner, self._outer):
-            end.setblocking(False)
-        for number in _OUT_OF_TIME | {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
-            signal.signal(number, self._handle)
-        signal.set_wakeup_fd(self._inner.fileno(), warn_on_full_buffer=False)
-
-    def _handle(self, number: int, frame: object) -> None:
-        self.number = self.number or number
-
-    @property
-    def fd(self) -> int:
-        return self._outer.fileno()
-
-    def drain(self) -> None:
-        try:
-            self._outer.recv(1024)
-        except BlockingIOError:
-            pass
+def _catch_signals() -> Interrupts:
+    """Catch the signals that end the job, from now on."""
+    signals = Interrupts()
+    for number in _OUT_OF_TIME | {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
+        signal.signal(number, signals.handle)
+    signal.set_wakeup_fd(signals.inner.fileno(), warn_on_full_buffer=False)
+    return signals
 
 
 class _JobRun:
     """One start of the job."""
 
-    def __init__(self, workspace: Workspace, folder: JobFolder, job: StepJob, signals: _Signals) -> None:
+    def __init__(self, workspace: Workspace, folder: JobFolder, job: StepJob, signals: Interrupts) -> None:
         self._workspace, self._folder, self._job, self._signals = workspace, folder, job, signals
         self._name = WORKER_PREFIX + job.lease
         self._walltime = Walltime(_end_of(job))
         self._must_end = False  # by a signal, or because the walltime is over
-        self._error = ""  # of the machine, as the process reported it
         self._is_void = False
 
     def run(self) -> None:
@@ -110,18 +92,17 @@ class _JobRun:
         self._claim = self._folder.claim()
         job = self._job
         log.info("job %s runs %s", job.id or job.name, described(job.chunk))
-        before = self._recorded() if self._claim > 1 else ()  # the scheduler has started it again
+        before = self._recorded("") if self._claim > 1 else ()  # the scheduler has started it again
         left = _without(job.chunk, before)
-        report = (
-            self._report_of(left, before)
-            if left
-            else self._ended(before, ChunkResult(chunk=job.chunk, runs=()))
-        )
+        if left:
+            report = self._report_of(left, before)
+        else:
+            report = self._ended(before, ChunkResult(chunk=job.chunk, runs=()))
         if self._is_void or not self._may_commit():
             raise LeaseLostError("the chunk was given to somebody else")
         self._folder.write_report(report)
 
-    def _recorded(self, prefix: str = "") -> tuple[Run, ...]:
+    def _recorded(self, prefix: str) -> tuple[Run, ...]:
         job = self._job
         return recorded_outcomes(
             self._workspace, job.chunk, log, session=job.session, worker=self._name, prefix=prefix
@@ -142,9 +123,7 @@ class _JobRun:
             # the job is for these tasks alone: each may begin while there is time at all
             process.run(replace(left, need_s=0.0))
             result = self._serve(process)
-            if result is not None:
-                return self._ended(before, result)
-            return self._lost(process, before)
+            return self._lost(process, before) if result is None else self._ended(before, result)
         finally:
             process.kill()
             process.process.wait()
@@ -159,7 +138,7 @@ class _JobRun:
         looked = time.monotonic()
         while True:
             has_ended = self._wait(process, LOOK_S if kill_at is None else kill_at - time.monotonic())
-            self._must_end = self._must_end or bool(self._signals.number) or self._is_out_of_time()
+            self._must_end = self._must_end or bool(self._signals.first) or self._is_out_of_time()
             if self._must_end and not process.is_leaving:
                 log.warning("the job ends: %s", self._why_it_ends())
                 process.leave(now=True)
@@ -173,34 +152,24 @@ class _JobRun:
                 self._is_void = self._is_void or not self._may_commit()
             if has_ended or self._is_void:
                 return None
-            if kill_at is None and (self._error or process.crash or process.channel.is_closed):
+            if kill_at is None and (process.error or process.crash or process.channel.is_closed):
                 kill_at = time.monotonic() + ENDING_S
             if kill_at is not None and time.monotonic() >= kill_at:
                 return None
 
     def _wait(self, process: WorkerProcess, limit_s: float) -> bool:
         """Wait for a message, a signal, or the end of the process; returns whether it has ended."""
-        poll = select.poll()
-        poll.register(process.pidfd, select.POLLIN)
-        poll.register(self._signals.fd, select.POLLIN)
-        if not process.channel.is_closed:
-            poll.register(process.channel.fileno(), select.POLLIN)
-        limit_s = min(limit_s, math.inf if self._must_end else self._walltime.left_s())
-        ready = {fd for fd, _ in poll.poll(1000 * max(0.0, limit_s))}
+        if not self._must_end:
+            limit_s = min(limit_s, self._walltime.left_s())
+        has_ended = process.wait(self._signals.wake.fileno(), limit_s)
         self._signals.drain()
-        return process.pidfd in ready
+        return has_ended
 
     def _on_message(self, process: WorkerProcess, message: wire.Message) -> None:
-        match message:
-            case wire.Ready():
-                process.is_ready = True
-            case wire.Commit():
-                self._is_void = self._is_void or not self._may_commit()
-                process.channel.send(wire.Void() if self._is_void else wire.Go())
-            case wire.Error(why):
-                self._error = why
-            case wire.Crash(why):
-                process.crash = why
+        process.note(message)
+        if isinstance(message, wire.Commit):
+            self._is_void = self._is_void or not self._may_commit()
+            process.channel.send(wire.Void() if self._is_void else wire.Go())
 
     def _may_commit(self) -> bool:
         return _patiently(lambda: self._folder.may_commit(self._claim))
@@ -210,29 +179,30 @@ class _JobRun:
     def _ended(self, before: tuple[Run, ...], result: ChunkResult) -> ChunkReport:
         job = self._job
         runs = tuple(sorted((*before, *result.runs)))
-        cut_off = [
-            task for a, b, value in result.runs if value == Outcome.INTERRUPTED for task in range(a, b)
-        ]
         if not self._must_end:
             whole = replace(result, chunk=job.chunk, runs=runs)
             return ChunkReport(chunk=job.chunk, worker=self._name, result=whole)
+        cut_off = [
+            task for a, b, value in result.runs if value == Outcome.INTERRUPTED for task in range(a, b)
+        ]
         return self._interrupted(runs, tuple(cut_off))
 
     def _lost(self, process: WorkerProcess, before: tuple[Run, ...]) -> ChunkReport:
         """The report on a process that has ended without a result."""
         process.kill()  # the rest of its session, if it has ended by itself
-        how = process.describe_exit()
-        done = (*before, *self._recorded(prefix_of(socket.gethostname(), process.process.pid)))
-        done = tuple(sorted(set(done)))
+        died = process.describe_exit()
+        recorded = self._recorded(prefix_of(socket.gethostname(), process.process.pid))
+        done = tuple(sorted({*before, *recorded}))
         if self._must_end:
             return self._interrupted(done, ())
         return ChunkReport(
             chunk=self._job.chunk,
             worker=self._name,
             done=done,
-            died=process.crash or how,
+            died=died,
+            tail=process.crash_report(),
             is_infrastructure=not process.is_ready,
-            trouble=self._error,
+            trouble=process.error,
         )
 
     def _interrupted(self, done: tuple[Run, ...], cut_off: tuple[int, ...]) -> ChunkReport:
@@ -241,14 +211,13 @@ class _JobRun:
         report = ChunkReport(chunk=job.chunk, worker=self._name, done=done, is_interrupted=True)
         if not self._is_out_of_time():
             return report
-        blamed = cut_off or _first_left(job.chunk, done)
-        return replace(report, cut_off=blamed, walltime=job.walltime)
+        return replace(report, cut_off=cut_off or first_left(job.chunk, done), walltime=job.walltime)
 
     def _is_out_of_time(self) -> bool:
-        return self._signals.number in _OUT_OF_TIME or self._walltime.left_s() <= 0
+        return self._signals.first in _OUT_OF_TIME or self._walltime.left_s() <= 0
 
     def _why_it_ends(self) -> str:
-        return "its walltime is over" if self._is_out_of_time() else signal.Signals(self._signals.number).name
+        return "its walltime is over" if self._is_out_of_time() else signal.Signals(self._signals.first).name
 
 
 def _end_of(job: StepJob) -> float | None:
@@ -262,11 +231,6 @@ def _without(chunk: Chunk, done: tuple[Run, ...]) -> Chunk | None:
     ended = {task for a, b, value in done if value != Outcome.INTERRUPTED for task in range(a, b)}
     left = [task for task in chunk.task_ids() if task not in ended]
     return part_of(chunk, merged((task, task + 1) for task in left)) if left else None
-
-
-def _first_left(chunk: Chunk, done: tuple[Run, ...]) -> tuple[int, ...]:
-    left = _without(chunk, done)
-    return () if left is None else (left.lo,)
 
 
 def _patiently(ask: Callable[[], bool]) -> bool:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from merlin.batch.contract import BatchScheduler, Job
+from merlin.batch.contract import Job
+from merlin.batch.jobs import SchedulerClient
 from merlin.errors import MerlinError, SchedulerUnreachableError
 from merlin.execution.job_folder import StepJob
 
@@ -22,38 +23,18 @@ CLOSE_S = 20.0  # at the end, for commands that still run
 SLOW_S = 5.0  # a command that takes longer is reported
 
 
-class Client(Protocol):
-    """The jobs of one batch scheduler; `merlin.batch.jobs.SchedulerClient` is one."""
-
-    @property
-    def scheduler(self) -> BatchScheduler: ...
-
-    def submit(self, name: str, script: str, *, is_again: bool = False) -> str: ...
-
-    def find(self, name: str) -> Job | None: ...
-
-    def jobs(self, ids: Collection[str], *, is_urgent: bool = False) -> dict[str, Job]: ...
-
-    def cancel(self, ids: Sequence[str]) -> None: ...
-
-
 class Errands:
     """One study's errands to batch schedulers. One thread calls this."""
 
-    def __init__(self, make_client: Callable[[str], Client]) -> None:
+    def __init__(self, make_client: Callable[[str], SchedulerClient]) -> None:
         self._make_client = make_client
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, SchedulerClient] = {}
         self._thread: threading.Thread | None = None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._cancellations: list[Future[None]] = []
         self._running: list[tuple[float, Future[object]]] = []  # since when (monotonic)
-        self._from_here: set[str] = (
-            set()
-        )  # names of jobs whose ids this cluster gave; the thread uses it, too
-
-    def scheduler(self, name: str) -> BatchScheduler:
-        """The scheduler that a spec calls `name`. Raises UsageError."""
-        return self._client(name).scheduler
+        # names of jobs whose ids this cluster gave; the thread uses it, too
+        self._from_here: set[str] = set()
 
     def submit(self, job: StepJob, script: str, *, is_again: bool) -> Future[str]:
         """Submit a script; the result is the job's id. With `is_again`, it may have been submitted before."""
@@ -95,13 +76,11 @@ class Errands:
             out.append(f"a command of the batch scheduler has not ended for {SLOW_S:.0f} s; waiting for it")
         return out
 
-    def close(self, limit_s: float = CLOSE_S) -> bool:
-        """Wait for the commands that still run; False if they did not end in time."""
-        if self._thread is None:
-            return True
-        self._queue.put(None)
-        self._thread.join(limit_s)
-        return not self._thread.is_alive()
+    def close(self) -> None:
+        """Wait for the commands that still run, but not for long."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(CLOSE_S)
 
     def _about(self, job: StepJob, listed: Job) -> Job:
         if _is_same(job, listed):
@@ -111,7 +90,7 @@ class Errands:
             id=job.id, name=job.name, reason=f"on this cluster, its id is that of the job {listed.name}"
         )
 
-    def _client(self, name: str) -> Client:
+    def _client(self, name: str) -> SchedulerClient:
         if name not in self._clients:
             self._clients[name] = self._make_client(name)
         return self._clients[name]
@@ -137,7 +116,7 @@ class Errands:
             errand()
 
 
-def cancel_jobs(client: Client, jobs: Collection[StepJob], from_here: Collection[str] = ()) -> None:
+def cancel_jobs(client: SchedulerClient, jobs: Collection[StepJob], from_here: Collection[str] = ()) -> None:
     """End these jobs; those without an id are looked for by their names.
 
     An id is left alone if the scheduler says that it is another job's; it is not asked about jobs of the names
@@ -150,7 +129,7 @@ def cancel_jobs(client: Client, jobs: Collection[StepJob], from_here: Collection
         client.cancel(ids)
 
 
-def _other_jobs(client: Client, jobs: Collection[StepJob]) -> set[str]:
+def _other_jobs(client: SchedulerClient, jobs: Collection[StepJob]) -> set[str]:
     """The ids of these jobs that are other jobs' on this cluster, as far as its scheduler answers."""
     try:
         listed = client.jobs([job.id for job in jobs], is_urgent=True) if jobs else {}

@@ -25,11 +25,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from merlin.base.files import write_text
+from merlin.base.files import end_of, write_text
 from merlin.base.records import as_kind, parsed_with_names, to_plain
 from merlin.batch.contract import JobState
 from merlin.errors import ExecutionError, LeaseLostError
-from merlin.execution.shell import read_tail
+from merlin.execution.shell import TAIL_BYTES
 from merlin.plan.reports import ChunkReport
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
@@ -54,6 +54,7 @@ class StepJob(Struct, frozen=True, kw_only=True):
     walltime_s: float | None = None
     state: JobState = JobState.PENDING
     reason: str = ""  # why it waits, in the scheduler's words
+    refused: str = ""  # why the scheduler did not take it; it is no job then
     submitted: float = 0.0  # epoch seconds
 
     @property
@@ -131,7 +132,7 @@ class JobFolder:
 
     def output_tail(self) -> str:
         """The end of what the job has printed."""
-        return read_tail(str(self.output), 0).strip()
+        return end_of(self.output, TAIL_BYTES).strip()
 
     def remove(self, *, keep: bool) -> None:
         """Remove the files of a job whose chunk is settled; with `keep`, move them to `ended`, for people."""
@@ -155,9 +156,7 @@ class JobFolder:
                 raise LeaseLostError("the chunk was given to somebody else")
             number = max(_claims(names), default=0) + 1
             try:
-                os.close(
-                    os.open(self.path / f"{_CLAIM}{number}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-                )
+                (self.path / f"{_CLAIM}{number}").touch(mode=0o644, exist_ok=False)
             except FileExistsError:
                 continue
             except OSError as error:

@@ -10,7 +10,7 @@ from merlin.batch.contract import Job, JobState
 from merlin.execution.job_folder import StepJob
 from merlin.plan.pieces import Run
 from merlin.plan.reports import ChunkReport
-from merlin.plan.task_states import ENDED
+from merlin.plan.tasks import ENDED, Chunk
 
 
 def interrupted(job: StepJob, trouble: str = "") -> ChunkReport:
@@ -23,6 +23,10 @@ def blamed(report: ChunkReport, job: StepJob, ended: Job | None, done: Iterable[
     """The report, in which a walltime that ended the job blames the first task left, so that this ends one day."""
     if ended is None or ended.state is not JobState.TIMEOUT:
         return report
+    return replace(report, cut_off=first_left(report.chunk, done), walltime=job.walltime)
+
+
+def first_left(chunk: Chunk, done: Iterable[Run]) -> tuple[int, ...]:
+    """The first task of a chunk that has not ended; () if all have."""
     over = {task for a, b, outcome in done if outcome in ENDED for task in range(a, b)}
-    left = tuple(task for task in report.chunk.task_ids() if task not in over)[:1]
-    return replace(report, cut_off=left, walltime=job.walltime)
+    return tuple(task for task in chunk.task_ids() if task not in over)[:1]

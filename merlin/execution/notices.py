@@ -19,10 +19,10 @@ from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.session import next_session
 from merlin.notify.notice import Notice
-from merlin.notify.occasions import Occasion, Occasions, all_tasks
+from merlin.notify.occasions import Occasion, Occasions
 from merlin.notify.outbox import Outbox, Sent
 from merlin.notify.told import NOTIFIED, record_of, told_of
-from merlin.plan.task_states import TaskCounts
+from merlin.plan.task_states import TaskCounts, all_tasks
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.workspace.directory import Workspace
 
@@ -84,10 +84,15 @@ class Notices:
             return None
         stall = self._occasions.next_wakeup()
         times = [self._look_at] if self.is_sending else []
-        return min([*times, *([] if stall is None else [max(stall, self._look_at)])], default=None)
+        if stall is not None:
+            times.append(max(stall, self._look_at))
+        return min(times, default=None)
 
     def step(self, counts: Counts, refusal: str = "") -> None:
-        """Send what the state of the study calls for, and `collect`. `refusal`: why the scheduler takes no job."""
+        """Send what the state of the study calls for, and record what was sent since the last call.
+
+        `refusal`: why the batch scheduler takes no job.
+        """
         if self._occasions is None:
             return
         now, tasks = time.monotonic(), all_tasks(counts.values())
@@ -97,7 +102,7 @@ class Notices:
             self._num_recorded = num
             self._occasions.stir(now)  # tasks of a chunk that has not ended as a whole
         self._send(self._occasions.look(tasks, now, refusal), tasks)
-        self.collect()
+        self._keep(self._outbox.ended())
 
     def end(self, counts: Counts, reason: str, *, is_broken: bool = False) -> None:
         """Send, once, what the end of the run calls for. `is_broken`: the run itself has failed."""
@@ -108,12 +113,8 @@ class Notices:
         event = "stopped" if tasks.missing else "finished" if tasks.ok == tasks.planned else "failed"
         self._send(self._occasions.end("failed" if is_broken else event, tasks, reason), tasks)
 
-    def collect(self) -> None:
-        """Record what has been sent since the last call, and report what could not be sent."""
-        self._keep(self._outbox.ended())
-
     def wait(self) -> None:
-        """Wait until all messages on their way are sent, then do the same as `collect`."""
+        """Wait until all messages on their way are sent, and record them."""
         self._keep(self._outbox.wait())
 
     def leave(self) -> None:
@@ -130,6 +131,7 @@ class Notices:
             self._outbox.send(occasion, self._rules[occasion.rule], notice)
 
     def _keep(self, several: list[Sent[Occasion]]) -> None:
+        """Record what was sent, and report what could not be sent."""
         for sent in several:
             channel = self._rules[sent.what.rule].channel
             with suppress(LedgerError):  # then it may be sent again
@@ -157,13 +159,12 @@ def notice_of(workspace: Workspace, occasion: Occasion, tasks: TaskCounts, secon
     )
 
 
-def counts_of(workspace: Workspace, found: Replay) -> dict[str, TaskCounts]:
+def counts_of(found: Replay) -> dict[str, TaskCounts]:
     """Tasks by step instance, as the ledger has them."""
-    outcomes = found.counts()
     return {
-        instance.id: TaskCounts(
-            planned=instance.num_tasks,
-            ok=(have := outcomes[instance.id]).get(Outcome.OK, 0),
+        id: TaskCounts(
+            planned=sum(have.values()),
+            ok=have.get(Outcome.OK, 0),
             failed=have.get(Outcome.FAILED, 0),
             skipped=have.get(Outcome.SKIPPED, 0),
             running=0,
@@ -171,7 +172,7 @@ def counts_of(workspace: Workspace, found: Replay) -> dict[str, TaskCounts]:
             waiting=sum(have.get(outcome, 0) for outcome in (NO_OUTCOME, Outcome.INTERRUPTED)),
             queued=0,
         )
-        for instance in workspace.plan.instances
+        for id, have in found.counts().items()
     }
 
 
@@ -184,7 +185,7 @@ def tell_of_stop(workspace: Workspace, reason: str, say: Callable[[str], object]
     session = next_session(workspace.ledger_dir, time.time())
     notices = Notices(workspace, recorder(workspace, session), lambda: found, say)
     notices.start(since=began)
-    notices.end(counts_of(workspace, found), reason)
+    notices.end(counts_of(found), reason)
     notices.wait()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from merlin.base.files import make_private
 from merlin.base.locks import LockTaken, locked
-from merlin.errors import ExecutionError
+from merlin.errors import NotHereError
 from merlin.execution.assignment import Assignment
 from merlin.execution.machine import Machine, whole_allocation
 from merlin.plan.fit import ONE_CORE, Capacity, Placement, need_of, needs_of
@@ -44,14 +44,14 @@ class Places:
     def check(self, instances: Iterable[StepInstance]) -> list[str]:
         """What users should know about tasks that get fewer cores than they ask for, by step.
 
-        Raises ExecutionError for tasks that can never run here.
+        Raises NotHereError for tasks that can never run here.
         """
         notes: dict[str, str] = {}
         for instance in instances:
             need, cores = need_of(instance), len(set(self._cores))
             if self.room.lacks(need):
                 have = f"only {', '.join(self._gpus)}" if self._gpus else "none"
-                raise ExecutionError(
+                raise NotHereError(
                     f"step '{instance.step}' needs {need} for each task, and this machine has {have} "
                     f"({self._variables[0]} says which ones): run the study where they are, or ask for fewer"
                 )

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import select
 import socket
 import subprocess
 import sys
 from contextlib import suppress
 
+from merlin.base.files import end_of
 from merlin.errors import ExecutionError
 from merlin.execution.assignment import Assignment
 from merlin.execution.fork_server import ForkServer, ForkServers, ProcessHandle
 from merlin.execution.forked import can_fork, start_copy
 from merlin.execution.sessions import kill_session
-from merlin.execution.shell import read_tail, signal_name
-from merlin.execution.wire import Exit, MessageChannel, Run, Stop
+from merlin.execution.shell import TAIL_BYTES, signal_name
+from merlin.execution.wire import Crash, Error, Exit, Message, MessageChannel, Progress, Ready, Run, Stop
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
 LOGS_DIR = "logs"  # in merlin_info
+
+_REPORT_BYTES = 1 << 16
+_MAX_CALLS = 16  # of a crash report
+
+
+def crash_stack(text: str) -> list[str]:
+    """Of what Python says when a signal kills it: the innermost calls of the thread that was hit, and the error, in
+    the order of a traceback."""
+    lines = text.splitlines()
+    hit = next((i for i, line in enumerate(lines) if line.startswith("Current thread ")), len(lines))
+    error = [line for line in lines[:hit] if line.startswith("Fatal Python error: ")][-1:]
+    calls = list(itertools.takewhile(str.strip, lines[hit + 1 :]))[:_MAX_CALLS]
+    return ["Calls (the last one last):", *reversed(calls), *error] if calls else error
 
 
 class WorkerProcess:
@@ -48,7 +64,7 @@ class WorkerProcess:
         self.chunk: Chunk | None = None
         self.ended = self.failed = 0  # tasks of the chunk, by its last report
         self._gpus: tuple[str, ...] = ()  # that functions in this process have used
-        self.crash = ""  # the error that it reported before it died
+        self.error = self.crash = ""  # as it has reported them: no task is to blame; or why it dies
         self.log = workspace.info / LOGS_DIR / f"{name}.err"
         try:
             ours, theirs = socket.socketpair()
@@ -91,6 +107,28 @@ class WorkerProcess:
             return True
         return self._gpus in ((), assignment.gpus)
 
+    def note(self, message: Message) -> None:
+        """Take in what the process says about itself."""
+        match message:
+            case Ready():
+                self.is_ready = True
+            case Progress(ended, failed):
+                self.ended, self.failed = ended, failed
+            case Error(why):
+                self.error = why
+            case Crash(why):
+                self.crash = why
+
+    def wait(self, wake_fd: int, timeout_s: float | None) -> bool:
+        """Wait for a message, the end of the process, or for `wake_fd`. Returns True if the process has ended."""
+        poll = select.poll()
+        for fd in (wake_fd, self.pidfd):
+            poll.register(fd, select.POLLIN)
+        if not self.channel.is_closed:
+            poll.register(self.channel.fileno(), select.POLLIN)
+        ready = poll.poll(None if timeout_s is None else 1000 * max(0.0, timeout_s))
+        return any(fd == self.pidfd for fd, _ in ready)
+
     def leave(self, *, now: bool) -> None:
         """Ask it to exit; with `now` it interrupts its chunk."""
         self.is_leaving = True
@@ -108,7 +146,13 @@ class WorkerProcess:
 
     def log_tail(self) -> str:
         """The end of its output to stderr."""
-        return read_tail(str(self.log), self._log_start).strip()
+        return end_of(self.log, TAIL_BYTES, start=self._log_start).strip()
+
+    def crash_report(self) -> str:
+        """What Python said in its log when a signal killed it; "" if it said nothing."""
+        stack = crash_stack(end_of(self.log, _REPORT_BYTES, start=self._log_start))
+        log = f"log: {self.log.parent.parent.name}/{LOGS_DIR}/{self.log.name}"
+        return "\n".join([log, *stack]) if stack else ""
 
     def close(self) -> None:
         self.channel.close()
@@ -119,14 +163,12 @@ def _arguments(
     workspace: Workspace, name: str, session: str, num_threads: int, *, is_fenced: bool, ends: float | None
 ) -> list[str]:
     argv = ["--workspace", str(workspace.path), "--plan", workspace.digest]
-    argv += ["--name", name, "--session", session]
-    argv += ["--threads", str(num_threads), *(["--fenced"] if is_fenced else [])]
-    return [*argv, *([] if ends is None else ["--ends", repr(ends)])]
+    argv += ["--name", name, "--session", session, "--threads", str(num_threads)]
+    argv += ["--fenced"] if is_fenced else []
+    return argv + ([] if ends is None else ["--ends", repr(ends)])
 
 
-def _start(
-    argv: list[str], fd: int, log: int, *, may_fork: bool = False, server: ForkServer | None = None
-) -> ProcessHandle:
+def _start(argv: list[str], fd: int, log: int, *, may_fork: bool, server: ForkServer | None) -> ProcessHandle:
     """Start the process as a copy or as a new Python. Raises OSError."""
     if server is not None and (served := server.start(argv, fd, log)) is not None:
         return served

@@ -18,7 +18,7 @@ def described(chunk: Chunk) -> str:
 
 
 def recorded_outcomes(
-    workspace: Workspace, chunk: Chunk, log: Logger, *, session: str, worker: str, prefix: str = ""
+    workspace: Workspace, chunk: Chunk, log: Logger, *, session: str, worker: str, prefix: str
 ) -> tuple[Run, ...]:
     """The outcomes that `worker` has recorded in a run; `prefix` of its segments, if they are known.
 

@@ -15,9 +15,8 @@ from merlin.plan.notify_rule import NotifyRule, notify_rules
 from merlin.plan.task_states import TaskCounts
 from merlin.spec.model import Document
 
-_NO_TASKS = TaskCounts(
-    planned=0, ok=0, failed=0, skipped=0, running=0, ready=0, waiting=0, queued=0
-)  # those who run the tasks report on them
+# those who run the tasks report on them
+_NO_TASKS = TaskCounts(planned=0, ok=0, failed=0, skipped=0, running=0, ready=0, waiting=0, queued=0)
 
 
 class RefusalNotices:

@@ -54,8 +54,7 @@ class RepairResult(Struct):
     """The result of a repair. Samples are given by their ids."""
 
     ran_again: Array = field(default_factory=lambda: NO_ROWS)
-    # collected from the files of their tasks
-    collected_again: Array = field(default_factory=lambda: NO_ROWS)
+    collected_again: Array = field(default_factory=lambda: NO_ROWS)  # from the files of their tasks
     failed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, but did not end ok
     changed: Array = field(default_factory=lambda: NO_ROWS)  # ran again, with other values
     repacked: set[str] = field(default_factory=set)  # shards
@@ -189,9 +188,9 @@ class Repair:
     def _write_manifests(self) -> None:
         """Write the manifest again for each study that had written one."""
         for study in self._studies.values():
-            instance = manifest_instance(study, study.instance(self._aggregate))
-            if replay(study.ledger_dir, study.plan).outcomes[instance.id][0] == Outcome.OK:
-                write_manifest(study, instance)
+            aggregate = study.instance(self._aggregate)
+            if has_manifest_outcome(study, aggregate):
+                write_manifest(study, manifest_instance(study, aggregate))
 
     # ------------------------------------------------------------------ running
 
@@ -319,9 +318,8 @@ class Repair:
             open_ones = {id for id in outcomes if outcomes[id].ranges(_OPEN)}
             if not open_ones & ids:
                 continue
-            for instance in reversed(
-                study.plan.instances
-            ):  # add the instances that these wait for, task by task
+            # add the instances that these wait for, task by task
+            for instance in reversed(study.plan.instances):
                 if instance.id in ids:
                     ids |= {e.source for e in instance.edges if e.kind == "same" and e.source in open_ones}
             self._embedded(study, {}, ids)

@@ -42,15 +42,15 @@ class ScriptTemplate:
         self._labels = samples.labels if samples is not None and instance.per_sample else ()
         self._root = str(workspace.instance_dir(instance))
         source = f"#!{instance.shell}\n\n{command}\n"
-        names = [name for name in _TOKEN.findall(source) if name in self._known()]
+        known = self._known()
+        names = [name for name in _TOKEN.findall(source) if name in known]
         self.uses_columns = any(n in self._labels or n == "MERLIN_SAMPLE_VECTOR" for n in names)
         named = ((value_variable(label), column) for column, label in enumerate(self._labels))
         self._variables = [(name, column) for name, column in named if name in source]
         self._format = self._compile(source)
-        slots = [self._known()[name] for name in names]
-        self._pick = (
-            itemgetter(*slots) if slots else None
-        )  # one slot gives just its text, not a tuple; a format accepts that, too
+        slots = [known[name] for name in names]
+        # one slot gives just its text, not a tuple; a format accepts that, too
+        self._pick = itemgetter(*slots) if slots else None
 
     def scripts(self, tasks: Sequence[int]) -> Iterator[Script]:
         """The scripts of the tasks, which are in order; contiguous ranges of them are filled together."""
@@ -86,19 +86,16 @@ class ScriptTemplate:
 
     def _compile(self, source: str) -> str:
         """The source as a %-format with one %s per token that varies from task to task."""
-        constants = self._constants()
-
-        def replace(match: re.Match[str]) -> str:
-            name = match[1]
+        constants, known = self._constants(), self._known()
+        text, *rest = _TOKEN.split(source)
+        parts = [_escape(text)]
+        for name, text in zip(rest[::2], rest[1::2], strict=True):
             if name in constants:
-                return _escape(constants[name]())
-            return "%s" if name in self._known() else _escape(match[0])
-
-        parts, at = [], 0
-        for match in _TOKEN.finditer(source):
-            parts += [_escape(source[at : match.start()]), replace(match)]
-            at = match.end()
-        return "".join([*parts, _escape(source[at:])])
+                parts.append(_escape(constants[name]()))
+            else:
+                parts.append("%s" if name in known else _escape(f"$({name})"))
+            parts.append(_escape(text))
+        return "".join(parts)
 
     def _known(self) -> dict[str, int]:
         """The names of the tokens that vary from task to task -> their slots."""

@@ -15,7 +15,7 @@ from merlin.base.files import written_name
 from merlin.errors import ExecutionError
 from merlin.plan.tasks import ReturnCode
 
-TAIL_BYTES = 2048
+TAIL_BYTES = 2048  # of a log that are shown and recorded
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 
@@ -137,19 +137,3 @@ def full_disk(path: str) -> ExecutionError | None:
         return None
     is_full = stats.f_blocks > 0 and stats.f_bavail == 0
     return machine_error(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)) if is_full else None
-
-
-def read_tail(path: str, start: int) -> str:
-    """The end of a text file, from byte `start` on; "" if it cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        end = os.fstat(fd).st_size
-        at = max(start if start <= end else 0, end - TAIL_BYTES)
-        return os.pread(fd, TAIL_BYTES, at).decode("utf-8", "replace")
-    except OSError:  # the script has put something other than a file there
-        return ""
-    finally:
-        os.close(fd)

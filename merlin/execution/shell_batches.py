@@ -22,9 +22,8 @@ class ShellBatches:
     """The batches of a chunk, as long as their tasks can end in time."""
 
     def __init__(self, step: ShellStep, chunk: Chunk, journal: ChunkJournal, walltime: Walltime) -> None:
-        self._step, self._need_s, self._walltime = step, chunk.need_s, walltime
+        self.step, self.chunk, self.journal, self._walltime = step, chunk, journal, walltime
         self.num_open = 0  # prepared, and not ended
-        self._journal = journal
         scripts = step.template.scripts(chunk.task_ids())
         first = next(scripts)
         self._scripts = chain([first], scripts)
@@ -34,7 +33,7 @@ class ShellBatches:
 
     def prepared(self) -> Iterator[list[ShellTask]]:
         while self.error is None:
-            size = self._num_in_time(self._step.batch_size if self.warm else 1)
+            size = self._num_in_time(self.step.batch_size if self.warm else 1)
             scripts = list(islice(self._scripts, size))
             if not scripts:
                 return
@@ -56,9 +55,9 @@ class ShellBatches:
         left_s = self._walltime.left_s()
         if left_s < 0:
             return 0
-        if not self._need_s or left_s == inf:
+        if not self.chunk.need_s or left_s == inf:
             return most
-        return max(0, min(most, int(left_s / self._need_s) - self.num_open))
+        return max(0, min(most, int(left_s / self.chunk.need_s) - self.num_open))
 
     def _prepare(self, scripts: list[Script]) -> list[ShellTask]:
         """Create directories and scripts."""
@@ -66,15 +65,15 @@ class ShellBatches:
         for script in scripts:
             try:
                 is_new = make_directory(script.directory)
-                task = self._step.task(script, is_new=is_new)
-                write_script(script, self._step.stem)
+                task = self.step.task(script, is_new=is_new)
+                write_script(script, self.step.stem)
             except OSError as error:
                 self.error = machine_error(error)
                 if self.error is not None:
                     break
                 cause = f"cannot prepare its files: {error.strerror}: {error.filename}"
                 failure = Failure(task=script.task, cause=cause, exit_code=1)
-                self._journal.fail(failure, started=time.time(), seconds=0.0)
+                self.journal.fail(failure, started=time.time(), seconds=0.0)
                 continue
-            (self.unsafe if self.warm and self._step.is_unsafe(script) else batch).append(task)
+            (self.unsafe if self.warm and self.step.is_unsafe(script) else batch).append(task)
         return batch

@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from merlin.base.files import end_of
 from merlin.batch.slurm import JOB_IS_OVER
 from merlin.execution.journal import ChunkJournal
-from merlin.execution.shell import Shell, ShellExit, ShellTask, full_disk, read_tail
+from merlin.execution.shell import TAIL_BYTES, Shell, ShellExit, ShellTask, full_disk
 from merlin.execution.shell_batches import ShellBatches
 from merlin.execution.shell_step import ShellStep
 from merlin.execution.task_files import mark_finished, unmark_finished
@@ -53,9 +54,9 @@ class ShellRunner:
         try:
             rest = batches.prepared()
             if batches.warm:
-                self._run_batches(new_shell(warm=True), step, chunk, journal, batches, rest)
+                self._run_batches(new_shell(warm=True), batches, rest)
                 rest = batches.left_over()
-            self._run_batches(new_shell(warm=False), step, chunk, journal, batches, rest)
+            self._run_batches(new_shell(warm=False), batches, rest)
         except BaseException:
             journal.flush()
             raise
@@ -72,22 +73,14 @@ class ShellRunner:
             journal.end(task, Outcome.OK, started=time.time(), seconds=0.0)
             journal.flush_if_due()
 
-    def _run_batches(
-        self,
-        shell: Shell,
-        step: ShellStep,
-        chunk: Chunk,
-        journal: ChunkJournal,
-        batches: ShellBatches,
-        prepared: Iterator[list[ShellTask]],
-    ) -> None:
+    def _run_batches(self, shell: Shell, batches: ShellBatches, prepared: Iterator[list[ShellTask]]) -> None:
         self._shell = shell
         try:
             for ended in shell.run(prepared):
                 batches.num_open -= 1
-                step.update_batch_size(ended.seconds)
-                self._record_exit(step.instance, chunk, journal, ended)
-                if journal.stop == "hard_fail":
+                batches.step.update_batch_size(ended.seconds)
+                self._record_exit(batches, ended)
+                if batches.journal.stop == "hard_fail":
                     return
         finally:
             self.close()
@@ -104,18 +97,16 @@ class ShellRunner:
             self._steps[key] = ShellStep(self._workspace, instance, self._env, is_restart=use_restart)
         return self._steps[key]
 
-    def _record_exit(
-        self, instance: StepInstance, chunk: Chunk, journal: ChunkJournal, ended: ShellExit
-    ) -> None:
+    def _record_exit(self, batches: ShellBatches, ended: ShellExit) -> None:
         """Judge one exit and record it."""
-        task = ended.task
+        task, journal = ended.task, batches.journal
         if ended.interrupted or self._was_hit_by_stop(ended):
             unmark_finished(task.directory)
             journal.end(
                 task.task, Outcome.INTERRUPTED, started=ended.started, seconds=ended.seconds, code=ended.code
             )
             return
-        verdict = judge(instance, chunk, ended.code, ended.cause)
+        verdict = judge(batches.step.instance, batches.chunk, ended.code, ended.cause)
         journal.stop = verdict.stop or journal.stop
         if verdict.outcome is Outcome.OK:
             mark_finished(task.directory)
@@ -132,7 +123,7 @@ class ShellRunner:
                 task=task.task,
                 cause=verdict.cause,
                 exit_code=ended.code if verdict.code is None else verdict.code,
-                tail=read_tail(task.err, task.err_at),
+                tail=end_of(task.err, TAIL_BYTES, start=task.err_at),
             )
             journal.fail(failure, started=ended.started, seconds=ended.seconds)
         journal.flush_if_due()
@@ -144,6 +135,6 @@ class ShellRunner:
         if ended.code < 0 and self._waiter.stopped:
             return True
         wait_s = SIGNAL_S if -ended.code in WARNINGS else 0.0
-        if JOB_IS_OVER.search(read_tail(ended.task.err, ended.task.err_at)):
+        if JOB_IS_OVER.search(end_of(ended.task.err, TAIL_BYTES, start=ended.task.err_at)):
             wait_s = JOB_END_S
         return self._warnings.came_since(ended.started, wait_s=wait_s)

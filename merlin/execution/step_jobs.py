@@ -18,26 +18,24 @@ from msgspec.structs import replace
 
 from merlin.base.text import path_safe
 from merlin.batch.contract import Job, JobState
+from merlin.batch.jobs import SchedulerClient
 from merlin.errors import ExecutionError, MerlinError, SchedulerRefusedError
 from merlin.execution.job_counts import count_jobs
-from merlin.execution.job_errands import Client, Errands
+from merlin.execution.job_errands import Errands
 from merlin.execution.job_folder import JobFolder, StepJob, all_jobs, put_away_unusable, reported
 from merlin.execution.job_reports import blamed, interrupted
 from merlin.execution.job_schedulers import is_installed, lacks_program, scheduler_client
-from merlin.execution.job_script import job_script
+from merlin.execution.job_script import chunk_script
 from merlin.execution.recorded import described
 from merlin.plan.job_policy import JobPolicy, job_policy, policies
 from merlin.plan.pieces import Run, clip, num_tasks, pieces_of
 from merlin.plan.reports import ChunkReport
 from merlin.plan.schedule import Scheduler
-from merlin.plan.task_states import ENDED
-from merlin.plan.tasks import Chunk
+from merlin.plan.tasks import ENDED, Chunk
 from merlin.workspace.directory import Workspace
 
 LOOK_S = 1.0  # between two looks for reports
-ASK_S = (
-    10.5  # between two questions to a batch scheduler, for all jobs of the study; it has a pace of its own
-)
+ASK_S = 10.5  # between two questions to a batch scheduler, which has a pace of its own
 SUBMIT_S = 0.25  # between two submissions
 SUBMIT_AGAIN_S = (2.0, 5.0, 10.0, 30.0)  # after so many failed submissions in a row, and then the last one
 MAX_REFUSALS = 4  # submissions in a row, while no job of the study lives: the study stops
@@ -68,7 +66,7 @@ class StepJobs:
         session: str,
         *,
         recorded: Callable[[Chunk], Iterable[Run]],
-        make_client: Callable[[str], Client] = scheduler_client,
+        make_client: Callable[[str], SchedulerClient] = scheduler_client,
         guard: Callable[[], None] = lambda: None,
         is_here: Callable[[str], bool] = is_installed,
     ) -> None:
@@ -222,7 +220,7 @@ class StepJobs:
 
     def _new_job(self, chunk: Chunk, policy: JobPolicy) -> _Live:
         instance = self._workspace.instance(chunk.instance)
-        walltime_s = None if (own := job_policy(instance)) is None else own.walltime_s
+        own = job_policy(instance)
         folder = JobFolder(self._workspace, chunk.lease)
         job = StepJob(
             chunk=chunk,
@@ -230,15 +228,12 @@ class StepJobs:
             scheduler=policy.scheduler,
             name=f"{path_safe(instance.step)[:40]}-{secrets.token_hex(4)}",
             walltime=str(instance.resources.get("walltime", "")),
-            walltime_s=walltime_s,
+            walltime_s=None if own is None else own.walltime_s,
             submitted=time.time(),
         )
         self._live[chunk.lease] = live = _Live(job, folder)
-        folder.write(job, self._script(job, folder))
+        folder.write(job, chunk_script(self._workspace, job, folder, os.environ))
         return live
-
-    def _script(self, job: StepJob, folder: JobFolder) -> str:
-        return job_script(self._workspace, job, folder, self._errands.scheduler(job.scheduler), os.environ)
 
     def _handle_submission(self, now: float) -> None:
         if self._submission is None or not self._submission[1].done():
@@ -248,17 +243,25 @@ class StepJobs:
             id = future.result()
         except MerlinError as error:
             live.may_be_submitted = True
-            self._num_refusals += isinstance(error, SchedulerRefusedError)
+            if isinstance(error, SchedulerRefusedError):
+                self._num_refusals += 1
+                self._note_refusal(live, str(error))
             again = SUBMIT_AGAIN_S[min(self._num_refusals, len(SUBMIT_AGAIN_S) - 1)]
             self._submit_at, self._refusal = now + again, str(error)
             self._note_trouble(f"cannot submit a job, and goes on trying: {error}")
             return
         self._num_refusals, self._submit_at, self._is_trouble_noted = 0, now + SUBMIT_S, False
-        live.job = replace(live.job, id=id)
+        live.job = replace(live.job, id=id, refused="")
         if live.job.lease in self._live:
             live.folder.write(live.job)
         else:  # it was given up meanwhile
             self._errands.cancel([live.job])
+
+    def _note_refusal(self, live: _Live, why: str) -> None:
+        """Write down why a job was refused, for those who look at the study from outside."""
+        if live.job.refused != why and live.job.lease in self._live:
+            live.job = replace(live.job, refused=why)
+            live.folder.write(live.job)
 
     def _note_trouble(self, text: str) -> None:
         """Add a note for users, but only one until something works again."""
@@ -360,11 +363,10 @@ class StepJobs:
             self._num_false_starts += 1
             if self._num_false_starts < MAX_FALSE_STARTS:
                 return report
-            what = f"{self._num_false_starts} jobs in a row ended before they began ({how})"
-            last = f"the last one was {live.job.id} of {described(chunk)}" + (
-                f"; it said:\n{said}" if said else ""
-            )
-            return replace(report, trouble=f"{what}; {last}")
+            trouble = f"{self._num_false_starts} jobs in a row ended before they began ({how}); "
+            trouble += f"the last one was {live.job.id} of {described(chunk)}"
+            trouble += f"; it said:\n{said}" if said else ""
+            return replace(report, trouble=trouble)
         self._num_false_starts = 0
         done = [run for run in clip(self._recorded(chunk), pieces_of(chunk)) if run[2] in ENDED]
         if ended.state is JobState.TIMEOUT:

@@ -83,15 +83,16 @@ def try_imports(names: Sequence[str], spec_root: str, limit_s: float = LIMIT_S) 
         answers, code = _run_imports(names, spec_root, max(0.0, end - time.monotonic()))
         found |= {name: problem for name, problem in answers.items() if problem.message}
         names = [name for name in names if name not in answers]
-        if names and code is None:
-            slow = ImportProblem(
-                f"importing {names[0]} takes longer than {limit_s:g} s, so it was not checked", is_slow=True
-            )
-            return found | {names[0]: slow}
-        if names:  # the module ended the process; another process tries the next ones
-            how = f"exit code {code}" if code is not None and code >= 0 else f"signal {-(code or 0)}"
-            name, *names = names
-            found[name] = ImportProblem(f"importing {name} ends the process ({how})")
+        if not names:
+            break
+        name, *names = names
+        if code is None:
+            slow = f"importing {name} takes longer than {limit_s:g} s, so it was not checked"
+            found[name] = ImportProblem(slow, is_slow=True)
+            break
+        # the module ended the process; another process tries the next ones
+        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        found[name] = ImportProblem(f"importing {name} ends the process ({how})")
     return found
 
 

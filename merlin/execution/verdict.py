@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from merlin.base.text import count
 from merlin.execution.shell import signal_name
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Chunk, Outcome, ReturnCode
@@ -61,7 +62,7 @@ def _retry(instance: StepInstance, chunk: Chunk, code: int) -> Verdict:
         what = "restarted" if restart else "retried"
         return Verdict(
             Outcome.FAILED,
-            f"asked to be {what} (exit code {code}) after {chunk.retries} retries; "
+            f"asked to be {what} (exit code {code}) after {count(chunk.retries, 'retry', 'retries')}; "
             f"max_retries is {instance.max_retries}",
             code=ReturnCode.SOFT_FAIL,  # the steps after it run, as in upstream Merlin
         )

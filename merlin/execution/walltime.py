@@ -49,7 +49,7 @@ class Warnings:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._last = time.time()
 
-    def came_since(self, started: float, *, wait_s: float = 0.0) -> bool:
+    def came_since(self, started: float, *, wait_s: float) -> bool:
         """Whether a signal came since `started` (epoch seconds); it may reach us after it has killed a task."""
         deadline = time.monotonic() + wait_s
         while self._last < started and time.monotonic() < deadline:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from shlex import quote
 
 from msgspec import Struct, field
 
@@ -33,10 +34,8 @@ from merlin.plan.tasks import ReturnCode
 
 _PROGRAM_BYTES = 100_000  # the kernel takes at most 128 KiB per argument
 _STOP_CODE = int(ReturnCode.HARD_FAIL)
-_SUSPENDED = tuple(
-    128 + number for number in (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
-)
-_SUSPENDED_PATTERN = "|".join(map(str, _SUSPENDED))
+_SUSPENDING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_SUSPENDED_PATTERN = "|".join(str(128 + number) for number in _SUSPENDING)
 _ODD_PATTERN = f"{_STOP_CODE}|{_SUSPENDED_PATTERN}"
 # Once per shell. `cd` makes the value of PWD that of OLDPWD: without one, OLDPWD stays exported and unset, as in a
 # fresh shell. After an exit code that stops the study no further task begins, because nobody would record it. With
@@ -196,9 +195,8 @@ class WarmShell:
     def _handle_timeout_or_stop(self, driver: _Driver) -> Iterator[ShellExit]:
         """Kill the running task, because its time is over or work must stop."""
         running = _suspend(driver)
-        yield from self._read(
-            driver
-        )  # it may have just ended; no other task begins while the shell is suspended
+        # it may have just ended; no other task begins while the shell is suspended
+        yield from self._read(driver)
         if self._waiter.stopped:
             yield from self._interrupt(driver, running)
             return
@@ -292,10 +290,6 @@ def _line(task: ShellTask) -> str:
         f'exec >>{stem}.out 2>>{stem}.err;{values}. "$0")\n'
         f"case $? in {_ODD_PATTERN})merlin:odd $?;;*)echo $? $EPOCHREALTIME;esac"
     )
-
-
-def quote(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def _has_terminal() -> bool:

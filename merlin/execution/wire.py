@@ -82,9 +82,7 @@ class Void(_Message, frozen=True):
     """The answer if its chunk has been given to another worker."""
 
 
-ToWorker = Run | Stop | Exit | Go | Void
-FromWorker = Ready | Progress | Result | Error | Crash | Commit
-Message = ToWorker | FromWorker
+Message = Run | Stop | Exit | Go | Void | Ready | Progress | Result | Error | Crash | Commit
 
 
 class MessageChannel:

@@ -30,9 +30,8 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 def main(argv: list[str] | None = None) -> int:
     """Run chunks until a message to exit arrives."""
     args = _parse(argv)
-    faulthandler.enable(
-        os.dup(2)
-    )  # a segfault leaves its Python stack in the log, wherever descriptor 2 points then
+    # a segfault leaves its Python stack in the log, wherever descriptor 2 points then
+    faulthandler.enable(os.dup(2))
     signal.signal(signal.SIGINT, lambda *_: None)  # a handler, not SIG_IGN: the tasks must not inherit it
     warnings = Warnings()
     warnings.listen()

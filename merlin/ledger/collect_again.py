@@ -6,12 +6,13 @@ their functions. Any later reset takes that back.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from merlin.base.ranges import Range, merged
 from merlin.ledger.entries import LedgerEntry, payloads
 from merlin.ledger.format import Kind
-from merlin.ledger.records import RESET, RangeRecord
+from merlin.ledger.records import RESET
 from merlin.ledger.resets import whence
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
@@ -57,7 +58,7 @@ def ever_taken(found: Replay, plan: Plan) -> dict[str, dict[int, list[Range]]]:
     taken: dict[str, dict[int, list[Range]]] = {}
     for instance in plan.instances if plan.revision else ():
         marks: dict[int, RunMap] = {}
-        for entry in (entry for _, _, group in found.clusters(instance.id) for entry in group):
+        for entry in chain.from_iterable(group for _, _, group in found.clusters(instance.id)):
             header = entry.header
             is_reset = header.kind == Kind.RANGE and header.outcome == RESET
             place = _whence(entry) if is_reset else 0
@@ -72,8 +73,7 @@ def ever_taken(found: Replay, plan: Plan) -> dict[str, dict[int, list[Range]]]:
 
 
 def _whence(entry: LedgerEntry) -> int:
-    from merlin.ledger.encode import decode
+    from merlin.ledger.encode import range_text, read_blocks
 
     ((_, payload),) = payloads([entry])
-    record = decode(entry.header, payload, entry.writer)
-    return whence(record.cause) if isinstance(record, RangeRecord) else 0
+    return whence(range_text(read_blocks(payload), "cause"))

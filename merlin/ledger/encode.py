@@ -6,10 +6,9 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from merlin.ledger.entries import event_of
@@ -112,10 +111,13 @@ def encode(record: Record, now: float, budget: TailBudget) -> tuple[RecordFields
         fields = RecordFields(
             Kind.RANGE, record.outcome, record.instance, record.attempt, record.lo, record.hi, started, 0.0
         )
-        return fields, [_json_block(BlockId.DETAIL, {"cause": record.cause})] if record.cause else []
+        detail = {"cause": record.cause} if record.cause else {}
+        if record.tail:
+            detail["tail"] = record.tail[-MAX_TAIL_CHARS:]
+        return fields, [_json_block(BlockId.DETAIL, detail)] if detail else []
     time = now if record.time is None else record.time
-    detail = _json_block(BlockId.DETAIL, {"kind": record.kind, "data": record.data})
-    return RecordFields(Kind.EVENT, NO_OUTCOME, "", 0, 0, 0, time, 0.0), [detail]
+    event = _json_block(BlockId.DETAIL, {"kind": record.kind, "data": record.data})
+    return RecordFields(Kind.EVENT, NO_OUTCOME, "", 0, 0, 0, time, 0.0), [event]
 
 
 def _encode_chunk(
@@ -137,7 +139,7 @@ def _encode_chunk(
     if record.started_offsets is not None and num > 1:
         blocks.append(pack(BlockId.STARTED_OFFSETS, record.started_offsets))
     exit_codes = _exit_codes(record)
-    if exit_codes is not None and exit_codes.any():
+    if exit_codes is not None and np.any(exit_codes):
         blocks.append(pack(BlockId.EXIT_CODES, exit_codes))
     if record.tries is not None and record.tries.any():
         blocks.append(pack(BlockId.TRIES, record.tries))
@@ -150,8 +152,8 @@ def _encode_chunk(
 
 
 def _exit_codes(record: ChunkRecord) -> Array | None:
-    if record.exit_codes is not None or not any(f.exit_code for f in record.failures):
-        return None if record.exit_codes is None else np.asarray(record.exit_codes)
+    if record.exit_codes is not None or not record.failures:
+        return record.exit_codes
     codes = np.zeros(record.hi - record.lo, np.int16)
     for failure in record.failures:
         codes[failure.task - record.lo] = failure.exit_code
@@ -222,7 +224,11 @@ def failure_table(header: RecordHeader, payload: bytes) -> FailureTable:
     num = header.hi - header.lo
     if header.kind == Kind.RANGE and header.outcome == Outcome.FAILED:
         none = np.broadcast_to(np.int16(0), (num,))
-        return FailureTable(np.arange(header.lo, header.hi), [(_range_cause(blocks), "")], none, none, {})
+        tail = range_text(blocks, "tail")
+        tails = {header.lo: tail} if tail else {}
+        return FailureTable(
+            np.arange(header.lo, header.hi), [(range_text(blocks, "cause"), "")], none, none, tails
+        )
     if BlockId.FAILURE_TASKS in blocks:
         offsets = np.frombuffer(blocks[BlockId.FAILURE_TASKS][1], "<u4").astype(np.int64)
     else:
@@ -255,8 +261,9 @@ def failures_of(header: RecordHeader, payload: bytes) -> list[Failure]:
     ]
 
 
-def _range_cause(blocks: Blocks) -> str:
-    return str(json.loads(blocks[BlockId.DETAIL][1])["cause"]) if BlockId.DETAIL in blocks else ""
+def range_text(blocks: Blocks, key: Literal["cause", "tail"]) -> str:
+    """A text of a range record; "" if it has none."""
+    return str(json.loads(blocks[BlockId.DETAIL][1]).get(key, "")) if BlockId.DETAIL in blocks else ""
 
 
 def decode(header: RecordHeader, payload: bytes, writer: Writer) -> Record:
@@ -267,21 +274,17 @@ def decode(header: RecordHeader, payload: bytes, writer: Writer) -> Record:
     if header.kind == Kind.RANGE:
         return RangeRecord(
             instance=header.instance, lo=header.lo, hi=header.hi, outcome=header.outcome,
-            cause=_range_cause(blocks),
-            attempt=header.attempt, started=header.started, worker=writer.worker, host=writer.host,
+            cause=range_text(blocks, "cause"), tail=range_text(blocks, "tail"), attempt=header.attempt,
+            started=header.started, worker=writer.worker, host=writer.host,
         )  # fmt: skip
     num = header.hi - header.lo
     seconds = array_block(blocks, BlockId.SECONDS, num)
     assert seconds is not None
-    record = ChunkRecord(
+    return ChunkRecord(
         instance=header.instance, lo=header.lo, hi=header.hi, attempt=header.attempt, started=header.started,
         elapsed_s=header.elapsed_s, outcomes=outcomes_of(header, blocks), seconds=seconds,
+        started_offsets=array_block(blocks, BlockId.STARTED_OFFSETS, num),
+        exit_codes=array_block(blocks, BlockId.EXIT_CODES, num), tries=array_block(blocks, BlockId.TRIES, num),
+        failures=tuple(failures_of(header, payload)) if BlockId.CAUSES in blocks else (),
         worker=writer.worker, host=writer.host,
     )  # fmt: skip
-    return replace(
-        record,
-        started_offsets=array_block(blocks, BlockId.STARTED_OFFSETS, num),
-        exit_codes=array_block(blocks, BlockId.EXIT_CODES, num),
-        tries=array_block(blocks, BlockId.TRIES, num),
-        failures=tuple(failures_of(header, payload)) if BlockId.CAUSES in blocks else (),
-    )

@@ -10,13 +10,12 @@ from typing import BinaryIO, NamedTuple
 from merlin.ledger.format import BlockId, RecordHeader, Writer, iter_blocks
 from merlin.ledger.outcome_runs import needs_payload, runs_of_payload
 from merlin.ledger.records import EventRecord
-from merlin.ledger.resolve import Run
 from merlin.ledger.segments import Segment
+from merlin.plan.pieces import Run
 
 RUN_STARTED = "run_started"  # an event
 
 _MAX_OPEN = 64  # files at a time; records of several writers come in turns
-
 
 Order = tuple[float, int, float, str, int]
 
@@ -65,27 +64,21 @@ def events_of(entries: Iterable[LedgerEntry]) -> list[EventRecord]:
     return [event_of(entry.header, payload, entry.writer) for entry, payload in payloads(entries)]
 
 
-def events_in_order(
-    entries: Iterable[LedgerEntry], began: Callable[[LedgerEntry], float]
-) -> list[EventRecord]:
+def events_in_order(entries: Iterable[LedgerEntry], began: Callable[[Writer], float]) -> list[EventRecord]:
     """The events in records of events, run by run in order of time.
 
     A run begins before all that happens in it, also if the clock of the machine that began it is ahead of the others.
     """
-    chosen = sorted(entries, key=lambda e: (began(e), e.header.started))
+    chosen = sorted(entries, key=lambda e: (began(e.writer), e.header.started))
     found = zip(chosen, events_of(chosen), strict=True)
-    return [event for _, event in sorted(found, key=lambda f: (began(f[0]), f[1].kind != RUN_STARTED))]
+    return [event for _, event in sorted(found, key=lambda f: (began(f[0].writer), f[1].kind != RUN_STARTED))]
 
 
 def event_of(header: RecordHeader, payload: bytes, writer: Writer) -> EventRecord:
     """The event in a record."""
     detail = next(json.loads(data) for block, _, data in iter_blocks(payload) if block == BlockId.DETAIL)
     return EventRecord(
-        kind=detail["kind"],
-        data=detail["data"],
-        time=header.started,
-        worker=writer.worker,
-        host=writer.host,
+        kind=detail["kind"], data=detail["data"], time=header.started, worker=writer.worker, host=writer.host
     )
 
 

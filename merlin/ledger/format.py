@@ -96,7 +96,6 @@ class RecordHeader(NamedTuple):
     outcome: int  # of every task, or MIXED
     instance: str
     writer: int
-    num_blocks: int
     attempt: int
     lo: int
     hi: int
@@ -223,7 +222,7 @@ def parse_records(data: bytes, at: int, base: int, names: dict[bytes, str]) -> P
 
 
 def _header(data: bytes, start: int, base: int, length: int, names: dict[bytes, str]) -> RecordHeader:
-    kind, outcome, name_length, writer, num_blocks, attempt, lo, hi, started, elapsed = _FIXED.unpack_from(
+    kind, outcome, name_length, writer, _, attempt, lo, hi, started, elapsed_s = _FIXED.unpack_from(
         data, start
     )
     name_at = start + _FIXED.size
@@ -236,19 +235,7 @@ def _header(data: bytes, start: int, base: int, length: int, names: dict[bytes, 
     else:
         counts = range_counts(outcome, hi - lo)
     return RecordHeader(
-        kind,
-        outcome,
-        name,
-        writer,
-        num_blocks,
-        attempt,
-        lo,
-        hi,
-        started,
-        elapsed,
-        counts,
-        base + start,
-        length,
+        kind, outcome, name, writer, attempt, lo, hi, started, elapsed_s, counts, base + start, length
     )
 
 

@@ -119,12 +119,8 @@ def read_columns(path: Path) -> tuple[SegmentFile, HeaderColumns] | None:
 def _joined(parts: list[HeaderColumns]) -> HeaderColumns:
     """All windows of a segment as one."""
     every = parts or [_columns(b"", 0, np.empty(0, np.int64), np.empty(0, _HEAD), _Names())]
-    return HeaderColumns(
-        **{
-            name: np.concatenate([getattr(part, name) for part in every])
-            for name in HeaderColumns.__struct_fields__
-        }
-    )
+    names = HeaderColumns.__struct_fields__
+    return HeaderColumns(**{name: np.concatenate([getattr(part, name) for part in every]) for name in names})
 
 
 def _windows(fd: int, first: int, size: int, names: _Names) -> Iterator[tuple[HeaderColumns, int]]:
@@ -145,7 +141,7 @@ def _windows(fd: int, first: int, size: int, names: _Names) -> Iterator[tuple[He
 def _parse(data: bytes, base: int, names: _Names) -> tuple[HeaderColumns, int]:
     """The complete records at the beginning of `data`, and how many bytes they take."""
     starts = _chain(data)
-    head = _gather(data, starts, 0, _HEAD)
+    head = _gather(data, starts, _HEAD)
     ends = starts + FRAME_BYTES + head["length"]
     if len(starts) and ends[-1] > len(data):
         starts, head, ends = starts[:-1], head[:-1], ends[:-1]
@@ -169,12 +165,12 @@ def _columns(
     )
 
 
-def _gather(data: bytes, starts: NDArray[np.int64], offset: int, kind: np.dtype[np.void]) -> NDArray[np.void]:
+def _gather(data: bytes, starts: NDArray[np.int64], kind: np.dtype[np.void]) -> NDArray[np.void]:
     """The values of one type at places of the data, which need not be aligned."""
-    room = len(data) - offset - kind.itemsize + 1
+    room = len(data) - kind.itemsize + 1
     if not len(starts) or room <= 0:
         return np.empty(0, kind)
-    every: NDArray[np.void] = np.ndarray((room,), kind, data, offset, (1,))
+    every: NDArray[np.void] = np.ndarray((room,), kind, data, strides=(1,))
     return every[starts]
 
 
@@ -189,7 +185,7 @@ def _chain(data: bytes) -> NDArray[np.int64]:
         found = found[raw[found + i] == byte]
     if not len(found) or found[0] != 0:
         raise NeedsCare
-    ends = found + FRAME_BYTES + _gather(data, found, 0, _HEAD)["length"].astype(np.int64)
+    ends = found + FRAME_BYTES + _gather(data, found, _HEAD)["length"].astype(np.int64)
     if np.array_equal(ends[:-1], found[1:]):
         return found
     return _followed(found, ends, room)
@@ -223,7 +219,7 @@ def _counts(data: bytes, starts: NDArray[np.int64], head: NDArray[np.void]) -> N
         places = starts[mixed] + _HEAD.itemsize + head["name_length"][mixed] + _BLOCK_HEAD
         if int(places.max()) + _COUNTS.itemsize > len(data):
             raise NeedsCare
-        counts[mixed] = _gather(data, places, 0, _COUNTS)["counts"]
+        counts[mixed] = _gather(data, places, _COUNTS)["counts"]
     counts[head["kind"] == Kind.EVENT] = 0
     return counts
 
@@ -245,7 +241,7 @@ class _Names:
                 found[rows] = self._number("")
                 continue
             boxed = np.dtype([("name", f"S{length}")])
-            names = _gather(data, places[rows], 0, boxed)["name"]
+            names = _gather(data, places[rows], boxed)["name"]
             found[rows] = self._of_one_length(names, length)
         return found
 

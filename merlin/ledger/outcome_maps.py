@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from merlin.base.ranges import merged
 from merlin.ledger.entries import LedgerEntry, Order, runs_of
 from merlin.ledger.format import Kind
 from merlin.ledger.records import RESET
-from merlin.ledger.resolve import Run, apply_run
+from merlin.ledger.resolve import apply_run
+from merlin.plan.pieces import Run
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import NO_OUTCOME
+from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
+
+Counts = dict[int, int]  # Outcome or NO_OUTCOME -> number of tasks
 
 
 class OutcomeMaps:
@@ -102,6 +105,23 @@ def resolved(lo: int, hi: int, group: list[LedgerEntry]) -> RunMap:
                 run = max(a, lo) - lo, min(b, hi) - lo, value
                 apply_run(current, run, reset=entry.header.kind == Kind.RANGE)
     return current
+
+
+def counts_with(
+    totals: Sequence[int], contested: Iterable[tuple[int, int, list[LedgerEntry]]], size: int
+) -> Counts:
+    """Tasks by outcome of an instance of `size` tasks; a soft failure counts as FAILED.
+
+    `totals` are the counts of all records whose tasks no other record has; `contested`: the other ones in their groups.
+    """
+    counts = dict(enumerate(totals))
+    for lo, hi, group in contested:
+        for value, num in resolved(lo, hi, group).counts().items():
+            outcome = int(Outcome.FAILED) if value in FAILURES else value
+            counts[outcome] = counts.get(outcome, 0) + num
+    counts[NO_OUTCOME] = 0
+    counts[NO_OUTCOME] = size - sum(counts.values())
+    return {outcome: num for outcome, num in counts.items() if num}
 
 
 def _apply(current: RunMap, entries: list[LedgerEntry]) -> None:

@@ -64,6 +64,7 @@ class RangeRecord(Struct, frozen=True, kw_only=True):
     hi: int
     outcome: int
     cause: str = ""
+    tail: str = ""  # of a task that has killed its worker: what that said
     attempt: int = 1
     started: float | None = None  # None: the moment it is appended
     worker: str = ""

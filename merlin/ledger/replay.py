@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,14 +11,14 @@ from merlin.errors import LedgerError
 from merlin.ledger.entries import LedgerEntry as LedgerEntry
 from merlin.ledger.entries import Order, events_in_order, payloads, runs_of
 from merlin.ledger.format import Kind, RecordHeader
-from merlin.ledger.outcome_maps import OutcomeMaps, ordered_clusters, resolved
+from merlin.ledger.outcome_maps import Counts, OutcomeMaps, counts_with, ordered_clusters
 from merlin.ledger.outcome_runs import has_soft_failures
 from merlin.ledger.records import EventRecord, Failure, Record
 from merlin.ledger.resolve import effective
 from merlin.ledger.segments import DamagedBytes, Segment, segment_paths
-from merlin.ledger.session import session_start
+from merlin.ledger.session import SessionStarts
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
+from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 if TYPE_CHECKING:
     from merlin.plan.plan import Plan
@@ -37,7 +36,6 @@ class FailedTask(NamedTuple):
 
 
 Ranges = list[tuple[int, int]]
-Counts = dict[int, int]  # Outcome or NO_OUTCOME -> number of tasks
 
 
 class Replay:
@@ -64,7 +62,7 @@ class Replay:
         self._entries: dict[str, list[LedgerEntry]] = {name: [] for name in self._sizes}
         self._events: list[LedgerEntry] = []
         self._maps = OutcomeMaps(self._sizes, self.order)
-        self._sessions: dict[str, float] = {}
+        self._sessions = SessionStarts()
         self._num_records = 0
 
     # reading
@@ -102,15 +100,12 @@ class Replay:
         return replaced
 
     def _take(self, segment: Segment, headers: list[RecordHeader]) -> None:
-        if segment.name not in self._segments:
-            self._segments[segment.name] = segment
+        self._segments[segment.name] = segment
         if segment.header is None:
             return
         if self._study_id and segment.header.study_id and segment.header.study_id != self._study_id:
             raise LedgerError(f"{segment.path} belongs to another study ({segment.header.study_id})")
-        for writer in segment.header.writers:
-            began = session_start(writer.session, writer.started)
-            self._sessions[writer.session] = min(self._sessions.get(writer.session, began), began)
+        self._sessions.add(segment.header.writers)
         for header in headers:
             entry = LedgerEntry(header, segment, self._num_records)
             self._num_records += 1
@@ -143,12 +138,7 @@ class Replay:
 
     def order(self, entry: LedgerEntry) -> Order:
         """The sort key of a record: a later record has a greater key."""
-        return entry.order(self._began(entry))
-
-    def _began(self, entry: LedgerEntry) -> float:
-        """The start of the entry's run: the clocks of machines may differ, the start of a run is the same for all."""
-        writer = entry.writer
-        return self._sessions[writer.session] if writer.session else writer.started
+        return entry.order(self._sessions.of(entry.writer))
 
     def clusters(self, instance: str) -> Iterator[tuple[int, int, list[LedgerEntry]]]:
         """Groups of records with overlapping ranges, each in the order of `order`."""
@@ -156,8 +146,7 @@ class Replay:
 
     def has_later_run(self, session: str) -> bool:
         """Return whether another run has begun since this one did."""
-        began = session_start(session, 0.0)
-        return any(name and at > began for name, at in self._sessions.items())
+        return self._sessions.has_later(session)
 
     # outcomes
 
@@ -185,17 +174,15 @@ class Replay:
         return {instance: self._counts(instance, size) for instance, size in self._sizes.items()}
 
     def _counts(self, instance: str, size: int) -> Counts:
-        totals: dict[int, int] = defaultdict(int)
+        totals = [0, 0, 0, 0]
+        contested = []
         for lo, hi, group in self.clusters(instance):
             if len(group) == 1:
                 for outcome, num in enumerate(group[0].header.counts):
                     totals[outcome] += num
             else:
-                for value, num in resolved(lo, hi, group).counts().items():
-                    totals[Outcome.FAILED if value in FAILURES else value] += num
-        totals[NO_OUTCOME] = 0
-        totals[NO_OUTCOME] = size - sum(totals.values())
-        return {value: num for value, num in totals.items() if num}
+                contested.append((lo, hi, group))
+        return counts_with(totals, contested, size)
 
     # details
 
@@ -224,7 +211,7 @@ class Replay:
     def events(self, session: str = "") -> list[EventRecord]:
         """The events of all runs, or of one, run by run in order of time."""
         chosen = [e for e in self._events if session in ("", e.writer.session)]
-        return events_in_order(chosen, self._began)
+        return events_in_order(chosen, self._sessions.of)
 
     def failing(self, instances: Iterable[str] | None = None) -> Iterator[tuple[LedgerEntry, Ranges | None]]:
         """Records with failures that still count, each with the tasks for which it counts (None: all)."""

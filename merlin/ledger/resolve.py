@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from merlin.plan.pieces import Run
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 
-Run = tuple[int, int, int]
 _WEAK = frozenset((int(Outcome.SKIPPED), int(Outcome.INTERRUPTED)))
 
 

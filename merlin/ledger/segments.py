@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,9 +24,7 @@ from merlin.ledger.format import (
 )
 
 WINDOW_BYTES = 16 << 20
-EARLIER = (
-    "earlier"  # the file that names the ledger which this one goes on from, relative to its own directory
-)
+EARLIER = "earlier"  # the file that names the ledger before this one, relative to its own directory
 _HEADER_BYTES = 64 << 10
 _SAMPLE_BYTES = 256 << 10
 _MANY = 20_000  # records
@@ -147,17 +146,11 @@ class Segment:
 
 def _pread_all(fd: int, size: int, offset: int) -> bytes:
     """Up to `size` bytes; fewer only at the end of the file."""
-    data = os.pread(fd, size, offset)
-    if len(data) == size or not data:
-        return data
-    parts = [data]
-    got = len(data)
-    while got < size:
-        data = os.pread(fd, size - got, offset + got)
-        if not data:
-            break
+    parts: list[bytes] = []
+    while size > 0 and (data := os.pread(fd, size, offset)):
         parts.append(data)
-        got += len(data)
+        size -= len(data)
+        offset += len(data)
     return b"".join(parts)
 
 
@@ -209,17 +202,11 @@ def own_segment_paths(directory: Path) -> list[Path]:
 def segments(directory: Path) -> list[tuple[Path, SegmentHeader]]:
     """The segments and their writers. A restart needs them to find processes that are left over from a run."""
     found: list[tuple[Path, SegmentHeader]] = []
-    for path in segment_paths(Path(directory)):
-        try:
-            with path.open("rb") as file:
-                data = file.read(_HEADER_BYTES)
-                parsed = parse_segment_header(data, str(path))
-                if parsed is None and len(data) == _HEADER_BYTES:
-                    parsed = parse_segment_header(data + file.read(), str(path))
-        except FileNotFoundError:
-            continue  # it was removed meanwhile
-        if parsed is not None:
-            found.append((path, parsed[0]))
+    for segment in map(Segment, segment_paths(Path(directory))):
+        with suppress(FileNotFoundError), segment.path.open("rb", buffering=0) as file:  # removed meanwhile
+            segment.read_header(file.fileno(), os.fstat(file.fileno()).st_size)
+        if segment.header is not None:
+            found.append((segment.path, segment.header))
     return found
 
 
@@ -230,19 +217,11 @@ def has_many_records(directory: Path) -> bool:
     """
     try:
         sizes = {path: path.stat().st_size for path in segment_paths(directory)}
+        total = sum(sizes.values())
+        if total < _MANY * _LEAST_BYTES:
+            return False
+        with max(sizes, key=lambda path: sizes[path]).open("rb") as file:
+            data = file.read(_SAMPLE_BYTES)
     except OSError:  # one was removed meanwhile
         return False
-    total = sum(sizes.values())
-    if total < _MANY * _LEAST_BYTES:
-        return False
-    largest = max(sizes, key=lambda path: sizes[path])
-    try:
-        data = largest.read_bytes() if sizes[largest] < _SAMPLE_BYTES else _beginning(largest)
-    except OSError:
-        return False
     return total * data.count(RECORD_MAGIC) > _MANY * len(data)
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_SAMPLE_BYTES)

@@ -7,8 +7,10 @@ the clocks of several machines may differ. If a name holds no time, the earliest
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
+from merlin.ledger.format import Writer
 from merlin.ledger.segments import segments
 
 _MARK = "at"
@@ -28,6 +30,27 @@ def session_start(session: str, written: float) -> float:
         return float(session[len(_MARK) :].partition("-")[0])
     except ValueError:
         return written
+
+
+class SessionStarts:
+    """When the sessions of some writers began."""
+
+    def __init__(self) -> None:
+        self._starts: dict[str, float] = {}
+
+    def add(self, writers: Iterable[Writer]) -> None:
+        for writer in writers:
+            began = session_start(writer.session, writer.started)
+            self._starts[writer.session] = min(self._starts.get(writer.session, began), began)
+
+    def of(self, writer: Writer) -> float:
+        """The start of a writer's session: the clocks of machines may differ, this is the same for all of them."""
+        return self._starts[writer.session] if writer.session else writer.started
+
+    def has_later(self, session: str) -> bool:
+        """Return whether another session has begun since this one did."""
+        began = session_start(session, 0.0)
+        return any(name and start > began for name, start in self._starts.items())
 
 
 def last_session(directory: Path) -> str:

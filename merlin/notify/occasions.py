@@ -47,14 +47,13 @@ class Occasions:
 
     def look(self, counts: TaskCounts, now: float, refusal: str = "") -> list[Occasion]:
         """The new occasions of a running study; `counts`: all tasks; `refusal`: why no job is accepted."""
-        num_ended = counts.ok + counts.failed + counts.skipped
+        num_ended = counts.done
         if self._num_ended not in (None, num_ended):
             self._quiet_since = now
         self._num_ended, self._has_work = num_ended, counts.missing > 0
         found: list[Occasion] = []
         for number, rule in self._rules:
-            if "failures" in rule.when:
-                found += self._of_failures(number, rule, counts)
+            found += self._of_failures(number, rule, counts)
             if "stall" in rule.when and counts.missing and now - self._quiet_since >= rule.after_s:
                 reason = f"no task has ended for {duration(rule.after_s)}, and {counts.missing:,} are missing"
                 found.append(Occasion(number, "stall", str(num_ended), reason))
@@ -64,12 +63,7 @@ class Occasions:
 
     def end(self, event: str, counts: TaskCounts, reason: str) -> list[Occasion]:
         """The new occasions at the end of the run: finished, failed or stopped."""
-        found = [
-            occasion
-            for number, rule in self._rules
-            if "failures" in rule.when
-            for occasion in self._of_failures(number, rule, counts)
-        ]
+        found = [o for number, rule in self._rules for o in self._of_failures(number, rule, counts)]
         found += [Occasion(n, event, "", reason) for n, rule in self._rules if event in rule.when]
         return self._new(found)
 
@@ -81,7 +75,7 @@ class Occasions:
         """When the study counts as stalled if no task ends before; None: no stall is left to report."""
         if not self._has_work:
             return None
-        told = {occasion.rule for occasion in self._told if _is_stall(occasion, self._num_ended)}
+        told = {o.rule for o in self._told if o.event == "stall" and o.mark == str(self._num_ended)}
         times = [
             self._quiet_since + rule.after_s
             for number, rule in self._rules
@@ -91,7 +85,7 @@ class Occasions:
 
     def _of_failures(self, number: int, rule: NotifyRule, counts: TaskCounts) -> list[Occasion]:
         """The occasion of too many failures: once, until there are fewer because failed tasks run again."""
-        if not is_above(rule, counts):
+        if "failures" not in rule.when or not is_above(rule, counts):
             self._told_of_failures.discard(number)
             return []
         if number in self._told_of_failures:
@@ -111,13 +105,3 @@ def is_above(rule: NotifyRule, counts: TaskCounts) -> bool:
         return False
     is_share = 0 < rule.above < 1
     return counts.failed > rule.above * (counts.planned if is_share else 1)
-
-
-def _is_stall(occasion: Occasion, num_ended: int | None) -> bool:
-    return occasion.event == "stall" and occasion.mark == str(num_ended)
-
-
-def all_tasks(several: Collection[TaskCounts]) -> TaskCounts:
-    """The counts of steps, added up."""
-    names = ("planned", "ok", "failed", "skipped", "running", "ready", "waiting", "queued", "soft_failed")
-    return TaskCounts(**{name: sum(getattr(counts, name) for counts in several) for name in names})

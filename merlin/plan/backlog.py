@@ -58,7 +58,7 @@ class Backlog:
         now: float,
         queue: str | None,
         may_start: Callable[[InstanceState], bool],
-        room: Room | None = None,
+        room: Room | None,
     ) -> InstanceState | None:
         """The step instance whose turn it is (in one queue); it has a chunk to run again, or ready tasks.
 
@@ -77,7 +77,7 @@ class Backlog:
         if room is None or first is None:
             return first
         allowed = self._waiting.allowed(queue, by_need.keys(), room, now)
-        first = min((by_need[need] for need in allowed), key=_rank, default=None)
+        first = min((by_need[need] for need in allowed), key=lambda state: state.rank, default=None)
         if first is not None:
             self._waiting.started(queue, first.need)
         return first
@@ -128,7 +128,3 @@ class Backlog:
         for id in instances:
             self._states[id].requeue.clear()
         return dropped
-
-
-def _rank(state: InstanceState) -> tuple[int, int, int]:
-    return state.rank

@@ -40,9 +40,8 @@ class ChunkSizer:
             return
         self._busy_s = self._busy_s * DECAY + busy_s
         self._num_tasks = self._num_tasks * DECAY + num_tasks
-        per_task_s = max(self._busy_s / self._num_tasks, 1e-9)
-        self._per_task_s = per_task_s
-        ideal = max(1, min(self.limit, int(target_s / per_task_s)))
+        self._per_task_s = max(self._busy_s / self._num_tasks, 1e-9)
+        ideal = max(1, min(self.limit, int(target_s / self._per_task_s)))
         self.size = ideal if ideal <= self.size else max(self.size, min(ideal, GROWTH * num_tasks))
 
     def next_size(self, num_left: int, num_workers: int, least_s: float = LEAST_S) -> int:
@@ -51,7 +50,5 @@ class ChunkSizer:
             return self.size
         share = -(-num_left // (2 * num_workers))
         least = int(least_s / self._per_task_s) if self._per_task_s else 1
-        least = min(
-            least, -(-num_left // num_workers)
-        )  # what is left may take longer: no worker goes without
+        least = min(least, -(-num_left // num_workers))  # what is left may take longer: each worker gets some
         return max(1, min(self.size, max(share, least)))

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from merlin.plan.backlog import Backlog
 from merlin.plan.pieces import shards_over
 from merlin.plan.readiness import decided
-from merlin.plan.task_states import ENDED, READY, WAITING, InstanceState, SourceGroup
-from merlin.plan.tasks import Outcome
+from merlin.plan.task_states import READY, WAITING, InstanceState, SourceGroup
+from merlin.plan.tasks import ENDED, Outcome
 
 
 class DecidedOutcome(Struct, frozen=True, kw_only=True):
@@ -24,6 +24,7 @@ class DecidedOutcome(Struct, frozen=True, kw_only=True):
     outcome: Outcome  # SKIPPED, or FAILED for a task that keeps killing its worker
     cause: str
     attempt: int = 1
+    tail: str = ""  # what its worker said when it died
 
 
 class Consequences:
@@ -45,14 +46,27 @@ class Consequences:
         return out
 
     def decide(
-        self, state: InstanceState, lo: int, hi: int, outcome: Outcome, cause: str, attempt: int
+        self,
+        state: InstanceState,
+        lo: int,
+        hi: int,
+        outcome: Outcome,
+        cause: str,
+        attempt: int,
+        tail: str = "",
     ) -> None:
         """End the tasks [lo, hi) with an outcome that no worker reports."""
         state.move(lo, hi, int(outcome))
         self.note_change(state, lo, hi)
         last = self._decided[-1] if self._decided else None
         new = DecidedOutcome(
-            instance=state.instance.id, lo=lo, hi=hi, outcome=outcome, cause=cause, attempt=attempt
+            instance=state.instance.id,
+            lo=lo,
+            hi=hi,
+            outcome=outcome,
+            cause=cause,
+            attempt=attempt,
+            tail=tail,
         )
         if last and last.hi == lo and replace(new, lo=last.lo) == replace(last, hi=hi):
             self._decided[-1] = replace(last, hi=hi)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from merlin.base.document.tokens import find_tokens
+from merlin.spec.defaults import funnel_base
 from merlin.spec.quoting import is_bourne_shell
 from merlin.spec.variables import uses_samples
 
 if TYPE_CHECKING:
     from merlin.spec.model import Document, Step
 
-_FUNNEL_MARK = re.compile(r"_\*|\*")
 _WORKSPACE = ".workspace"
 
 
@@ -28,7 +27,7 @@ class Dependency(Struct, frozen=True):
 
     @classmethod
     def parse(cls, entry: str) -> Dependency:
-        return cls(_FUNNEL_MARK.sub("", entry).strip(), "*" in entry, entry)
+        return cls(funnel_base(entry).strip(), "*" in entry, entry)
 
 
 class StepNeeds(Struct, frozen=True):
@@ -100,7 +99,7 @@ def _is_per_sample(step: Step, labels: Sequence[str] | None) -> bool:
         return False
     if step.run.function is not None:
         return True
-    return any(uses_samples(text or "", labels) for text in (step.run.cmd, step.run.restart))
+    return any(uses_samples(text, labels) for text in step.run.scripts)
 
 
 def _used_parameters(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,14 +24,7 @@ from merlin.plan.job_policy import LOCAL, job_policy, job_request, task_server_k
 from merlin.plan.launch import Launchers, declare_vlauncher, fill_launchers
 from merlin.plan.notify_rule import notify_rules
 from merlin.plan.parameters import Combination, filled
-from merlin.plan.plan import (
-    Edge,
-    Plan,
-    SamplesInfo,
-    Scalar,
-    StepInstance,
-    StepKind,
-)
+from merlin.plan.plan import Edge, Plan, SamplesInfo, Scalar, StepInstance, StepKind
 from merlin.plan.step_resources import step_resources, with_values
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.variables import sample_names
@@ -212,8 +206,7 @@ class _Planner(Struct):
             if job_policy(instance) is not None:
                 job_request(instance, name="step", output="")
         except (ExecutionError, ValueError) as error:
-            finding = self.spec.finding(self._in_run(needs, "batch"), str(error), "value", "")
-            raise SpecError([finding]) from error
+            raise SpecError([self.spec.finding(self._in_run(needs, "batch"), str(error), "value")]) from error
 
     def _on_failure(self, run: Run) -> Literal["skip", "continue"]:
         """The step's own key, else that of the block merlin, which is not for aggregates: a data set needs all its
@@ -278,7 +271,8 @@ class _Planner(Struct):
         """A script line for an entry of env.sources: a lone file name is sourced, the rest are commands."""
         if len(entry.split()) != 1:
             return entry
-        return f". {shlex.quote(str(Path(self.variables['SPECROOT']) / Path(entry).expanduser()))}"
+        path = os.path.expanduser(entry)  # noqa: PTH111 - leaves ~NAME if nobody has that name
+        return f". {shlex.quote(str(Path(self.variables['SPECROOT']) / path))}"
 
     def _filler(self, needs: StepNeeds, combo: Combination) -> Callable[[str], str]:
         """A function that fills in all that is known now; tokens of the sample stay."""
@@ -301,7 +295,7 @@ class _Planner(Struct):
             out["MERLIN_GLOB_PATH"] = "*/" * self.samples.layout.depth
         if needs.per_sample:
             names = sample_names(self.samples.labels)
-            for text in (needs.step.run.cmd or "", needs.step.run.restart or ""):
+            for text in needs.step.run.scripts:
                 for token in find_tokens(text):
                     name = names.get(token.name)
                     if name is not None and name != token.name:

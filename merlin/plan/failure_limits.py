@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from msgspec.structs import replace
 
 from merlin.plan.pieces import Run, clip, pieces_of
-from merlin.plan.plan import StepInstance
-from merlin.plan.task_states import OK, SOFT_FAILED, InstanceState
+from merlin.plan.plan import Plan, StepInstance
+from merlin.plan.runs import RunMap
+from merlin.plan.task_states import OK, SOFT_FAILED, InstanceState, build_states
 from merlin.plan.tasks import FAILURES, Chunk
 
 LOSS_LIMIT = 10  # a task that was alone in its chunk when its worker was lost, so many times, has failed
@@ -23,14 +26,10 @@ def reason_to_stop(state: InstanceState, note: str, *, is_canary_spared: bool = 
     The canary looks for a step that cannot work at all; a task that chose to fail shows that its step does.
     """
     instance, num_failed = state.instance, state.num_failed
-    because = f": {note}" if note else ""
+    because = f"; for example, {note}" if note else ""
     works = state.num[OK] or state.num[SOFT_FAILED]
-    if (
-        not is_canary_spared
-        and instance.canary
-        and instance.num_tasks > instance.canary <= num_failed
-        and not works
-    ):
+    has_canary = 0 < instance.canary < instance.num_tasks and not is_canary_spared
+    if has_canary and num_failed >= instance.canary and not works:
         return f"canary: the first {num_failed} tasks of step '{instance.id}' all failed{because}"
     if instance.max_failures is None:
         return ""
@@ -44,6 +43,22 @@ def reason_to_stop(state: InstanceState, note: str, *, is_canary_spared: bool = 
     )
 
 
+def limit_reached(plan: Plan, outcomes: Mapping[str, RunMap]) -> str:
+    """Why the failures so far, by step instance, stop a study of which tasks are left; "" if they do not."""
+    states = build_states(plan, outcomes).values()
+    if all(state.is_ended for state in states):
+        return ""
+    return next(filter(None, (reason_to_stop(state, "") for state in states)), "")
+
+
+def with_max_failures(plan: Plan, max_failures: float) -> Plan:
+    """The plan with another limit for the steps that have one."""
+    instances = (
+        i if i.max_failures is None else replace(i, max_failures=max_failures) for i in plan.instances
+    )
+    return replace(plan, instances=tuple(instances))
+
+
 def cause_of_loss(instance: StepInstance, deaths: int, signal: str, infrastructure: bool) -> str:
     """Why a task has failed whose worker was lost so often; "" if it may run again.
 
@@ -53,9 +68,8 @@ def cause_of_loss(instance: StepInstance, deaths: int, signal: str, infrastructu
         return ""
     times = "once" if deaths == 1 else f"{deaths} times"
     because = f" ({signal})" if signal else ""
-    return (
-        f"its worker was lost {times}{because}" if infrastructure else f"killed its worker {times}{because}"
-    )
+    what = "its worker was lost" if infrastructure else "killed its worker"
+    return f"{what} {times} when it ran alone{because}"
 
 
 def cause_of_overrun(times: int, walltime: str) -> str:

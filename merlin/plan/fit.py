@@ -189,11 +189,7 @@ class Capacity:
     def _wanted(self, need: Need) -> tuple[int, int, int]:
         """Cores of this machine, parts of its devices, and other nodes that a task with this need gets."""
         if need.nodes > 1 and self._num_nodes:  # whole nodes; this one only if it needs all of them
-            return (
-                self._num_cores if need.nodes > self._num_nodes else 0,
-                0,
-                min(need.nodes, self._num_nodes),
-            )
+            return self._num_cores if need.nodes > self._num_nodes else 0, 0, min(need.nodes, self._num_nodes)
         here = need.on_each_of(min(need.nodes, self._shared_nodes))
         cores = self._num_cores if need.is_exclusive else min(here.cores, self._num_cores)
         return cores, _parts(here), 0

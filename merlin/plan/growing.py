@@ -34,7 +34,7 @@ def extends(number: int, root: Path, before: Iterable[Plan]) -> Extends:
                 f"{plan.workspace} begins with sample {plan.samples.first}, and there are {num_samples} before it; "
                 "put the extension back that is missing there"
             )
-        num_samples += plan.samples.num if plan.samples is not None else 0
+        num_samples += plan.num_samples
         tasks = {instance.id: instance.num_tasks for instance in plan.instances}
         for instance in plan.instances:
             if instance.kind is StepKind.AGGREGATE and instance.aggregate is not None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from msgspec import Struct
 
-from merlin.base.document.scalars import Problem, to_amount, to_bool, to_int
+from merlin.base.document.scalars import to_amount, to_bool, to_int
 from merlin.batch.contract import JobRequest
 from merlin.batch.walltime import walltime_seconds
 from merlin.errors import ExecutionError
@@ -17,6 +18,7 @@ LOCAL = "local"  # the batch type without a scheduler
 MAX_JOBS = 100  # of one step at a time
 FLUX = "flux"  # the task server without workers: chunks are jobs of the instance of Flux around the command
 _TASK_SERVER = "batch.task_server"
+T = TypeVar("T")
 
 
 class JobPolicy(Struct, frozen=True, kw_only=True):
@@ -104,30 +106,24 @@ class _Values:
         return str(self._values.get(key, "")).strip()
 
     def number(self, key: str) -> int | None:
-        value = self._values.get(key)
-        return None if value in (None, "") else int(self._read(key, lambda: to_int(value, 0)))
+        return self._read(key, lambda value: to_int(value, 0), None)
 
     def devices(self, key: str) -> int:
         """A number of whole devices: if the tasks need a share of a device, the job gets one device."""
-        value = self._values.get(key)
-        return 0 if value in (None, "") else math.ceil(float(self._read(key, lambda: to_amount(value))))
+        return math.ceil(self._read(key, to_amount, 0.0))
 
     def seconds(self, key: str) -> float | None:
-        value = self._values.get(key)
-        try:
-            return None if value in (None, "") else walltime_seconds(str(value))
-        except ValueError as error:
-            raise ExecutionError(f"step {self._step!r}, {key}: {error}") from error
+        return self._read(key, walltime_seconds, None)
 
     def flag(self, key: str) -> bool:
-        value = self._values.get(key)
-        return False if value in (None, "") else bool(self._read(key, lambda: to_bool(value)))
+        return self._read(key, to_bool, False)
 
-    def _read(self, key: str, read: Callable[[], Scalar]) -> Scalar:
+    def _read(self, key: str, read: Callable[[Scalar], T], default: T) -> T:
+        value = self._values.get(key, "")
         try:
-            return read()
-        except Problem as problem:
-            raise ExecutionError(f"step {self._step!r}, {key}: {problem}") from problem
+            return default if value == "" else read(value)
+        except ValueError as error:
+            raise ExecutionError(f"step {self._step!r}, {key}: {error}") from error
 
 
 def policies(plan: Plan) -> dict[str, JobPolicy]:

@@ -71,8 +71,7 @@ class Owner:
             elif not handout.worker:
                 self._line_of(chunk).since[chunk.lease] = handout.since
                 if self.scheduler.held(chunk.lease) != chunk:  # an offer that waits cannot have ended in part
-                    self._withdraw(chunk)
-                    void.append(chunk.lease)
+                    void += self._withdraw([chunk])
         return void
 
     def taken(self, lease: str) -> None:
@@ -186,28 +185,23 @@ class Owner:
         """What the workers of a queue can take besides what waits for them; None if all tasks need one core."""
         if self._has_small_tasks_only:
             return None
-        line = self._offered.setdefault(queue, OfferLine())
-        held = (self.scheduler.held(lease) for lease in line.since)
-        return QueueRoom(machines, [self._needs[chunk.instance] for chunk in held if chunk is not None])
+        waiting = self._waiting(self._offered.setdefault(queue, OfferLine()))
+        return QueueRoom(machines, [self._needs[chunk.instance] for chunk in waiting])
 
     def withdraw_unfit(
         self, times: Mapping[str, Times], machines: Mapping[str, Machines] | None = None
     ) -> list[str]:
         """Take back the offers for which no worker has the time or the devices; returns their leases."""
-        void = []
+        unfit: list[Chunk] = []
         for queue, line in self._offered.items():
             longest_s = max((left_s for left_s, _ in times.get(queue, ())), default=inf)
-            room = None if self._has_small_tasks_only else QueueRoom((machines or {}).get(queue, ()))
-            for lease in line.since:
-                chunk = self.scheduler.held(lease)
-                if chunk is not None and (
-                    chunk.need_s > longest_s or (room is not None and room.lacks(self._needs[chunk.instance]))
-                ):
-                    void.append(lease)
-        for lease in void:
-            if (chunk := self.scheduler.held(lease)) is not None:
-                self._withdraw(chunk)
-        return void
+            room = QueueRoom((machines or {}).get(queue, ()))
+            unfit += [
+                chunk
+                for chunk in self._waiting(line)
+                if chunk.need_s > longest_s or room.lacks(self._needs[chunk.instance])
+            ]
+        return self._withdraw(unfit)
 
     def too_short(self, times: Mapping[str, Times]) -> dict[str, list[str]]:
         """By queue, why steps wait that could run if a worker had the time for one of their tasks."""
@@ -220,19 +214,19 @@ class Owner:
                 out[queue] = waiting
         return out
 
-    def _waiting(self, line: OfferLine) -> dict[str, float]:
-        """By lease, the seconds that a task of each offer in a queue may take."""
-        held = {lease: self.scheduler.held(lease) for lease in line.since}
-        return {lease: chunk.need_s for lease, chunk in held.items() if chunk is not None}
+    def _waiting(self, line: OfferLine) -> list[Chunk]:
+        """The offers in a queue."""
+        held = map(self.scheduler.held, line.since)
+        return [chunk for chunk in held if chunk is not None]
 
     def _longest_need_s(self, line: OfferLine, times: Times) -> float:
         """The longest time that a task may take so that it and all offers in its queue find slots with enough time."""
         if all(left_s == inf for left_s, _ in times):  # also if there are no workers yet
             return inf
-        waiting = self._waiting(line).values()
+        needs_s = [chunk.need_s for chunk in self._waiting(line)]
         num_slots, longest_s = sum(num for _, num in times), -inf
         for left_s, num in sorted(times):
-            if sum(need_s > longest_s for need_s in waiting) >= num_slots:
+            if sum(need_s > longest_s for need_s in needs_s) >= num_slots:
                 break
             longest_s, num_slots = left_s, num_slots - num
         return longest_s
@@ -243,15 +237,13 @@ class Owner:
 
     def withdraw(self) -> list[str]:
         """Take back all offers that wait; returns their leases."""
-        leases = [lease for line in self._offered.values() for lease in line.since]
-        for lease in leases:
-            if (chunk := self.scheduler.held(lease)) is not None:
-                self._withdraw(chunk)
-        return leases
+        return self._withdraw([chunk for line in self._offered.values() for chunk in self._waiting(line)])
 
-    def _withdraw(self, chunk: Chunk) -> None:
-        self.taken(chunk.lease)
-        self.scheduler.give_back(chunk)
+    def _withdraw(self, offers: list[Chunk]) -> list[str]:
+        for chunk in offers:
+            self.taken(chunk.lease)
+            self.scheduler.give_back(chunk)
+        return [chunk.lease for chunk in offers]
 
     def fail(self, instances: Collection[str], cause: str) -> list[Chunk]:
         """End all unfinished tasks of these step instances as failed; returns their chunks that were handed out."""
@@ -264,8 +256,8 @@ class Owner:
         """By queue, offers that nobody has taken for `wait_s`."""
         out: dict[str, list[Chunk]] = {}
         for queue, line in self._offered.items():
-            for lease, since in line.since.items():
-                if now - since >= wait_s and (chunk := self.scheduler.held(lease)) is not None:
+            for chunk in self._waiting(line):
+                if now - line.since[chunk.lease] >= wait_s:
                     out.setdefault(queue, []).append(chunk)
         return out
 

@@ -78,8 +78,6 @@ def clip(runs: Iterable[Run], pieces: list[Range]) -> Iterator[Run]:
 def shards_over(target: StepInstance, source: StepInstance, lo: int, hi: int) -> Range:
     """The shards of an aggregate that hold rows of the source's tasks [lo, hi); tasks and shards are the plan's."""
     assert target.aggregate is not None
-    size, offset = (
-        target.aggregate.samples_per_shard,
-        target.aggregate.sources.index(source.id) * source.num_tasks,
-    )
+    size = target.aggregate.samples_per_shard
+    offset = target.aggregate.sources.index(source.id) * source.num_tasks
     return (offset + lo) // size, min(target.num_tasks, (offset + hi - 1) // size + 1)

@@ -173,6 +173,17 @@ class Plan(Struct, frozen=True, kw_only=True):
         """Whether code of the user runs in worker processes."""
         return any(instance.kind is StepKind.FUNCTION for instance in self.instances)
 
+    @property
+    def num_samples(self) -> int:
+        return 0 if self.samples is None else self.samples.num
+
+    def by_step(self) -> dict[str, list[StepInstance]]:
+        """The instances of each step, in the order of the plan."""
+        found: dict[str, list[StepInstance]] = {}
+        for instance in self.instances:
+            found.setdefault(instance.step, []).append(instance)
+        return found
+
     def check_steps(self, steps: Collection[str], *, also: Collection[str] = ()) -> None:
         """Raise UsageError for a step that the study does not have; the words of `also` will do, too."""
         known = dict.fromkeys(instance.step for instance in self.instances)

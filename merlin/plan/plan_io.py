@@ -117,6 +117,17 @@ def replace_path(value: str, old: str, new: str) -> str:
     return head
 
 
+def anywhere(value: Any, spec_root: str) -> Any:
+    """Plain data with $(SPECROOT) in the place of the spec's directory."""
+    if isinstance(value, str):
+        return value.replace(spec_root, "$(SPECROOT)") if spec_root not in ("", "/") else value
+    if isinstance(value, Mapping):
+        return {key: anywhere(item, spec_root) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [anywhere(item, spec_root) for item in value]
+    return value
+
+
 def plan_digest(plan: Plan) -> str:
     """sha256 over the plan's content; the same wherever the workspace lies."""
     data = _content(relocate(plan, "."))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from merlin.base.ranges import Range, merged
-from merlin.plan.task_states import ENDED, FAILED, NOT_ENDED, SKIPPED, WAITING, InstanceState
-from merlin.plan.tasks import FAILURES, Chunk
+from merlin.plan.task_states import FAILED, NOT_ENDED, SKIPPED, WAITING, InstanceState
+from merlin.plan.tasks import ENDED, FAILURES, Chunk
 
 
 def decided(target: InstanceState, lo: int, hi: int) -> list[tuple[int, int, str]]:

@@ -11,9 +11,7 @@ from merlin.plan.failed_input import RAN, passing_failures
 from merlin.plan.pieces import shards_over
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import FAILURES, Outcome
-
-_ENDED = (*RAN, Outcome.SKIPPED)
+from merlin.plan.tasks import ENDED, FAILURES, Outcome
 
 
 class Again(Struct, frozen=True, kw_only=True):
@@ -83,7 +81,7 @@ class _Reopening(Struct):
     def note(self, instance: StepInstance, ranges: list[Range], stale: list[Range]) -> None:
         """Reopen what has ended in these ranges."""
         id, have = instance.id, self.outcomes[instance.id]
-        opened = _with_outcome(have, _ENDED, ranges)
+        opened = _with_outcome(have, ENDED, ranges)
         if not opened:
             return
         self.opened[id] = opened

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from merlin.plan.pieces import Run, clip, pieces_of
 from merlin.plan.runs import RunMap
 from merlin.plan.schedule import Scheduler
-from merlin.plan.task_states import ENDED
-from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import ENDED, NO_OUTCOME, Chunk, ChunkResult, Outcome
 
 
 class ChunkReport(Struct, frozen=True, kw_only=True):
@@ -23,12 +22,11 @@ class ChunkReport(Struct, frozen=True, kw_only=True):
     result: ChunkResult | None = None  # it has ended
     done: tuple[Run, ...] = ()  # without a result: what the ledger has; other machines may see that later
     died: str = ""  # its process did not survive it: how that died
+    tail: str = ""  # then: what it said
     is_infrastructure: bool = False  # and its tasks are not to blame
     is_interrupted: bool = False  # it was ended on purpose; what the ledger has counts
     trouble: str = ""  # of the machine or the plan: nothing more may start
-    cut_off: tuple[
-        int, ...
-    ] = ()  # without a result: the tasks that ran when the walltime of its job was over
+    cut_off: tuple[int, ...] = ()  # without a result: what ran when the walltime of its job was over
     walltime: str = ""  # then: of that job
 
 
@@ -45,7 +43,9 @@ def settle_report(scheduler: Scheduler, report: ChunkReport, done: Iterable[Run]
     if report.trouble or report.is_interrupted:
         return scheduler.finished(ChunkResult(chunk=chunk, runs=done), now)
     if report.died:
-        return scheduler.lost(chunk, done, signal=report.died, infrastructure=report.is_infrastructure)
+        return scheduler.lost(
+            chunk, done, signal=report.died, infrastructure=report.is_infrastructure, tail=report.tail
+        )
     return scheduler.give_back(chunk)
 
 

@@ -10,9 +10,8 @@ from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.reopen import reopen
 from merlin.plan.restrict import with_upstream
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import Outcome
+from merlin.plan.tasks import ENDED
 
-_ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
 HasFiles = Callable[[StepInstance, int], bool]
 
 
@@ -49,7 +48,7 @@ def with_downstream(
         found = merged(ranges)
         if outcomes is not None:
             have = outcomes[target.id]
-            found = [r for lo, hi in found for r in have.ranges(_ENDED, lo, hi)]
+            found = [r for lo, hi in found for r in have.ranges(ENDED, lo, hi)]
         if found:
             again[target.id] = found
     return again

@@ -11,17 +11,16 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from merlin.base.ranges import Range, merged, without
+from merlin.base.ranges import Range, merged, total, without
 from merlin.base.records import to_plain
 from merlin.plan.change_words import changed, changes
-from merlin.plan.differences import anywhere
 from merlin.plan.plan import Plan, StepInstance, StepKind
-from merlin.plan.plan_io import relocate
+from merlin.plan.plan_io import anywhere, relocate
 from merlin.plan.reopen import reopen
-from merlin.plan.rerun import HasFiles, tasks_to_rerun, with_downstream
-from merlin.plan.revise_collection import Before, Collected, Holds, find_collection
+from merlin.plan.rerun import tasks_to_rerun, with_downstream
+from merlin.plan.revise_collection import Before, Collected, find_collection
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.plan.tasks import ENDED, NO_OUTCOME, Outcome
 
 _WORKSPACE = "$(MERLIN_WORKSPACE)"  # in what is compared and shown
 # what says who runs a step, how often it is tried, and what is shown of it; `num_tasks` is compared apart
@@ -36,7 +35,6 @@ _ORDER = "order of splits"  # it decides which samples are in them
 OF_THE_MANIFEST = frozenset({"splits", _ORDER, "seed"})  # what shards do not hold
 # parts of a definition that are named otherwise in the spec
 _KEYS = {"command": "cmd", "sources": "from", "per_sample": "runs per sample", "params": "parameters"}
-_ENDED = (Outcome.OK, Outcome.FAILED, Outcome.SOFT_FAILED, Outcome.SKIPPED)
 _OPEN = (NO_OUTCOME, Outcome.INTERRUPTED)
 
 
@@ -57,33 +55,40 @@ class InstanceChange(Struct, frozen=True, kw_only=True):
     # ... or from data sets that a revision has put aside, by its number; `PRESENT`: the one that this makes
     taken: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
     has_lost: bool = False  # what some tasks have made is nowhere any more, and a data set needs it
-    lacking: Mapping[str, int] = field(
-        default_factory=dict
-    )  # in words: why how many tasks are in no data set
+    lacking: Mapping[str, int] = field(default_factory=dict)  # in words: why how many are in no data set
     num_kept: int = 0  # tasks that have ended, and keep their outcomes
     num_open: int = 0  # earlier tasks that had not ended
 
     @property
     def num_again(self) -> int:
-        return sum(hi - lo for lo, hi in self.again)
+        return total(self.again)
 
     @property
     def num_collected(self) -> int:
-        return sum(hi - lo for lo, hi in self.collected)
+        return total(self.collected)
 
     @property
     def num_taken(self) -> int:
-        return sum(hi - lo for ranges in self.taken.values() for lo, hi in ranges)
+        return sum(map(total, self.taken.values()))
 
     @property
     def num_to_run(self) -> int:
-        return self.num_again + self.num_open + sum(hi - lo for lo, hi in self.fresh)
+        return self.num_again + self.num_open + total(self.fresh)
+
+    @property
+    def what(self) -> str:
+        return "new" if self.is_new else "gone" if self.is_gone else "changed" if self.why else "same"
 
 
 class Change(Struct, frozen=True, kw_only=True):
     """What a plan changes in a study, step instance by step instance, in the order of the plan; then what is gone."""
 
     instances: tuple[InstanceChange, ...]
+
+    @property
+    def made_anew(self) -> set[str]:
+        """Ids of the step instances of which some tasks run again, or for the first time."""
+        return {each.id for each in self.instances if each.again or each.fresh}
 
     @property
     def resets(self) -> dict[str, list[Range]]:
@@ -110,45 +115,24 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 def find_change(
-    old: Plan,
+    before: Before,
     new: Plan,
-    outcomes: Mapping[str, RunMap],
-    has_files: HasFiles,
     *,
     changed_samples: Collection[Range] = (),
     changed_inputs: Mapping[str, list[Range]] | None = None,
     changed_code: Mapping[str, Iterable[str]] | None = None,
     keep: Collection[str] = (),
-    badly_collected: Mapping[str, list[Range]] | None = None,
-    pending: Mapping[str, RunMap] | None = None,
-    taken: Mapping[str, Mapping[int, list[Range]]] | None = None,
-    holds: Holds | None = None,
 ) -> Change:
-    """Compare two plans of the same workspace.
+    """Compare a study with another plan of the same workspace, that of the edited spec.
 
     Args:
-        old: The plan that the study has.
+        before: The study as it is.
         new: The plan of the edited spec.
-        outcomes: Of the old plan's tasks, by step instance.
-        has_files: Whether a task of a script left what it made.
         changed_samples: Rows of the samples that have other values now.
         changed_inputs: By step instance, tasks whose inputs outside of these plans change.
         changed_code: By step, what has changed in files that it uses; these steps run again.
         keep: Steps whose results are taken as they are, however differently they are defined now.
-        badly_collected: Tasks that failed only because their outputs could not be collected.
-        pending: Tasks that have run, and were to be collected again: where their values lie (see `FROM_FILES`).
-        taken: Tasks that have not run since they were taken from data sets, by the revision that has put these aside.
-        holds: What the existing data sets hold; None: nothing.
     """
-    before = Before(
-        plan=old,
-        outcomes=outcomes,
-        badly_collected=badly_collected or {},
-        pending=pending or {},
-        has_files=has_files,
-        holds=holds,
-        taken=taken or {},
-    )
     reasons = _reasons_to_run(before, new, changed_code or {}, keep)
     now = {each.id: before.carried(each.id, each.num_tasks) for each in new.instances}
     chosen = with_downstream(new, _chosen(before, new, reasons, changed_samples, changed_inputs or {}))
@@ -245,8 +229,7 @@ def _describe(
 ) -> InstanceChange:
     id, found = instance.id, tasks.collection
     ranges, added = tuple(tasks.again.get(id, ())), tuple(tasks.fresh.get(id, ()))
-    ended = sum(hi - lo for lo, hi in outcomes.ranges(_ENDED))
-    num_again = sum(hi - lo for lo, hi in ranges)
+    ended = total(outcomes.ranges(ENDED))
     begun = [r for lo, hi in tasks.chosen.get(id, ()) for r in outcomes.ranges(_OPEN, lo, hi)]
     return InstanceChange(
         id=id,
@@ -260,8 +243,8 @@ def _describe(
         taken={revision: tuple(of) for revision, of in found.from_data_sets.get(id, {}).items()},
         has_lost=id in found.lost,
         lacking=found.lacking.get(id, {}),
-        num_kept=ended - num_again,
-        num_open=instance.num_tasks - ended - sum(hi - lo for lo, hi in added),
+        num_kept=ended - total(ranges),
+        num_open=instance.num_tasks - ended - total(added),
     )
 
 

@@ -7,11 +7,10 @@ there, too. A task whose results are still available does not run: its outputs a
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from merlin.base.ranges import Range, merged, within, without
 from merlin.base.records import to_plain
@@ -30,9 +29,7 @@ class Held(Struct, frozen=True):
     """Which of some tasks have their results in the existing data sets."""
 
     tasks: list[Range]  # of these, the data sets have all that a new one needs
-    lacking: Mapping[str, int] = msgspec.field(
-        default_factory=dict
-    )  # reason in words -> number of other tasks
+    lacking: Mapping[str, int] = field(default_factory=dict)  # reason in words -> number of other tasks
 
 
 class Holds(Protocol):
@@ -45,22 +42,23 @@ class Holds(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """The study as it was."""
+class Before(Struct, frozen=True, kw_only=True, dict=True):
+    """The study as it was; what concerns tasks is by step instance."""
 
     plan: Plan
     outcomes: Mapping[str, RunMap]
-    badly_collected: Mapping[str, list[Range]]  # tasks that failed only because of what they left
-    pending: Mapping[str, RunMap]  # where the values of tasks lie that have run and are to be collected again
-    has_files: HasFiles
-    holds: Holds | None = None
+    has_files: HasFiles  # whether a task of a script left what it made
+    # tasks that failed only because of what they left
+    badly_collected: Mapping[str, list[Range]] = field(default_factory=dict)
+    # where the values of tasks lie that have run and are to be collected again: see `FROM_FILES`
+    pending: Mapping[str, RunMap] = field(default_factory=dict)
     # tasks that have not run since they were taken from data sets: by the revision that has put these aside
     taken: Mapping[str, Mapping[int, list[Range]]] = field(default_factory=dict)
-    instances: Mapping[str, StepInstance] = field(init=False)
+    holds: Holds | None = None  # what the existing data sets hold; None: nothing
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "instances", {instance.id: instance for instance in self.plan.instances})
+    @cached_property
+    def instances(self) -> dict[str, StepInstance]:
+        return {instance.id: instance for instance in self.plan.instances}
 
     def carried(self, id: str, size: int) -> RunMap:
         """The outcomes of a step instance, which may have more or fewer tasks now. Pending tasks count as ok."""
@@ -76,7 +74,9 @@ class Before:
 
     def may_lack(self, instance: StepInstance) -> bool:
         """False if all tasks are known to have left their results in files; see `restrict.may_lack`."""
-        return may_lack(instance, self.has_files) or bool(self._stored(instance.id))
+        pending = self.pending.get(instance.id)
+        is_stored = pending is not None and any(place > 0 for _, _, place in pending.runs())
+        return may_lack(instance, self.has_files) or is_stored
 
     def __call__(self, instance: StepInstance, task: int) -> bool:
         """Whether the files of a script's task are still there; the values of a pending task may be in data sets."""
@@ -85,20 +85,15 @@ class Before:
             return False
         return self.has_files(instance, task)
 
-    def _stored(self, id: str) -> list[int]:
-        return (
-            [] if id not in self.pending else [value for _, _, value in self.pending[id].runs() if value > 0]
-        )
-
 
 class Collected(Struct):
     """What becomes of tasks because data sets are made anew, by step instance."""
 
-    from_files: _Tasks = msgspec.field(default_factory=dict)  # collected again
+    from_files: _Tasks = field(default_factory=dict)  # collected again
     # ... from data sets: by the revision that has put them aside; `PRESENT`: the next one does
-    from_data_sets: dict[str, dict[int, list[Range]]] = msgspec.field(default_factory=dict)
-    lost: _Tasks = msgspec.field(default_factory=dict)  # to run again
-    lacking: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # reason -> number of tasks
+    from_data_sets: dict[str, dict[int, list[Range]]] = field(default_factory=dict)
+    lost: _Tasks = field(default_factory=dict)  # to run again
+    lacking: dict[str, dict[str, int]] = field(default_factory=dict)  # reason -> number of tasks
 
     def tasks(self) -> _Tasks:
         """All tasks that do not run and are collected again."""

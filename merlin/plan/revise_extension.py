@@ -7,28 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from msgspec import Struct
-
 from merlin.base.ranges import Range
 from merlin.plan.growing import users_of_data_sets
 from merlin.plan.plan import Plan
-from merlin.plan.revise import Change
 
 
-class Revised(Struct, frozen=True, kw_only=True):
-    """A study, or one of its extensions, as it was and as it will be."""
-
-    old: Plan
-    new: Plan
-    change: Change
-
-    @property
-    def made_anew(self) -> set[str]:
-        """Ids of the step instances of which some tasks run again, or for the first time."""
-        return {each.id for each in self.change.instances if each.again or each.fresh}
-
-
-def because_of_study(extension: Plan, before: Sequence[Revised]) -> dict[str, list[Range]]:
+def because_of_study(
+    extension: Plan, was: Plan, now: Plan, made: Sequence[Collection[str]]
+) -> dict[str, list[Range]]:
     """The tasks of an extension that have seen what is made anew elsewhere in its study, by step instance.
 
     That is all of a step that depends on a step of the study alone, or on a data set of which rows before those of
@@ -36,14 +22,14 @@ def because_of_study(extension: Plan, before: Sequence[Revised]) -> dict[str, li
 
     Args:
         extension: The new plan.
-        before: The study itself, then its extensions before this one.
+        was: The plan that the study had.
+        now: The new plan of the study.
+        made: As `saw_what_is_made` takes it.
     """
-    if not before:
-        return {}
     ours = {instance.id for instance in extension.instances}
-    was, now = (_foreign_sources(plan, ours) for plan in (before[0].old, before[0].new))
-    seen = saw_what_is_made(extension, before[0].new, [each.made_anew for each in before])
-    return seen | _all_tasks(extension, {id for id in ours if now.get(id) != was.get(id)})
+    old, new = (_foreign_sources(plan, ours) for plan in (was, now))
+    seen = saw_what_is_made(extension, now, made)
+    return seen | _all_tasks(extension, {id for id in ours if new.get(id) != old.get(id)})
 
 
 def saw_what_is_made(extension: Plan, study: Plan, made: Sequence[Collection[str]]) -> dict[str, list[Range]]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec import Struct
 
-from merlin.plan.differences import changed
+from merlin.plan.change_words import changed
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.revise import OF_THE_MANIFEST, definitions
 
+MAX_LINES = 8  # of a difference that are shown
 _FREE = frozenset({"level", "description"})  # parts that do not change the rows
 
 
@@ -34,7 +36,7 @@ def differences(old: Plan, new: Plan) -> list[Difference]:
         else:
             found += _of_instance(id, ours[id], theirs[id])
     if old.env != new.env:
-        found.append(Difference("", f"the environment of tasks: {changed(old.env, new.env)}"))
+        found.append(Difference("", f"the environment of tasks: {_changed(old.env, new.env)}"))
     return found
 
 
@@ -74,7 +76,17 @@ def _of_instance(id: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[
             if part.startswith("field "):  # one line is enough for the whole field
                 yield Difference(old["step"], f"{part} of {id} is {'new' if part in new else 'gone'}")
         elif old[part] != new[part]:
-            yield Difference(old["step"], f"{_named(part)} of {id}: {changed(old[part], new[part])}")
+            yield Difference(old["step"], f"{_named(part)} of {id}: {_changed(old[part], new[part])}")
+
+
+def _changed(old: Any, new: Any) -> str:
+    """ "a, now b"; of texts of several lines, the lines that differ."""
+    if not (isinstance(old, str) and isinstance(new, str) and "\n" in old + new):
+        return changed(old, new)
+    diff = difflib.ndiff(old.splitlines(), new.splitlines())
+    lines = [f"\n    {line}" for line in diff if line[:1] in "-+"]
+    more = len(lines) - MAX_LINES
+    return "".join(lines[:MAX_LINES]) + (f"\n    and {more} more lines" if more > 0 else "")
 
 
 def _named(part: str) -> str:

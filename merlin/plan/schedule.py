@@ -28,7 +28,6 @@ from merlin.plan.pieces import Run, clip, halves, narrowed, num_tasks, part_of, 
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
 from merlin.plan.task_states import (
-    ENDED,
     NOT_ENDED,
     QUEUED,
     READY,
@@ -39,7 +38,7 @@ from merlin.plan.task_states import (
     TaskCounts,
     build_states,
 )
-from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import ENDED, Chunk, ChunkResult, Outcome
 
 TARGET_S = 1.5
 
@@ -129,18 +128,17 @@ class Scheduler:
         Chunks of steps whose tasks need longer than `left_s` are not returned, because they could not end. With `room`,
         the chunk fits there: the caller gives it what its step needs before it asks again.
         """
-        may_start = _always if left_s == inf else lambda state: state.need_s <= left_s
+
+        def may_start(state: InstanceState) -> bool:
+            return left_s == inf or state.need_s <= left_s
+
         state = None if self.stop_reason else self._backlog.first(now, queue, may_start, room)
-        if state is None:
-            return None
-        return self._hand_out(state)
+        return None if state is None else self._hand_out(state)
 
     def take_for_job(self, now: float, step: str) -> Chunk | None:
         """The next chunk of a step whose chunks become batch jobs (see `job_policy`); `take` never returns those."""
         state = None if self.stop_reason else self._backlog.first_for_job(now, step)
-        if state is None:
-            return None
-        return self._hand_out(state)
+        return None if state is None else self._hand_out(state)
 
     def finished(self, result: ChunkResult, now: float) -> bool:
         """Handle a chunk that a worker has ended; tasks without an outcome run again. False: the lease is not held."""
@@ -167,9 +165,16 @@ class Scheduler:
         return True
 
     def lost(
-        self, chunk: Chunk, done: Iterable[Run], *, signal: str = "", infrastructure: bool = False
+        self,
+        chunk: Chunk,
+        done: Iterable[Run],
+        *,
+        signal: str = "",
+        infrastructure: bool = False,
+        tail: str = "",
     ) -> bool:
-        """Handle a chunk whose worker is gone; `done` is what it left in the ledger for this attempt.
+        """Handle a chunk whose worker is gone; `done` is what it left in the ledger for this attempt, `tail` what
+        it said when it died.
 
         The remaining tasks are split in halves, down to single tasks. A task that alone kills its worker
         `crash_limit` times has failed; with `infrastructure`, the worker was not killed by its tasks, and the limit
@@ -181,7 +186,7 @@ class Scheduler:
         state = self._settle_done(chunk, held, list(done))
         for rest in self._unsettled(state, held):
             if num_tasks(rest) == 1:
-                self._lost_alone(state, replace(rest, lease=chunk.lease), signal, infrastructure)
+                self._lost_alone(state, replace(rest, lease=chunk.lease), signal, infrastructure, tail)
                 continue
             for half in halves(rest):
                 self._backlog.put(replace(half, attempt=held.attempt + 1))
@@ -367,14 +372,16 @@ class Scheduler:
         left = [r for a, b in pieces_of(chunk) for r in state.tasks.ranges((RUNNING,), a, b)]
         return [part_of(chunk, left)] if left else []
 
-    def _lost_alone(self, state: InstanceState, chunk: Chunk, signal: str, infrastructure: bool) -> None:
+    def _lost_alone(
+        self, state: InstanceState, chunk: Chunk, signal: str, infrastructure: bool, tail: str
+    ) -> None:
         (task,) = chunk.task_ids()
         times = self._count_death(chunk, task, infrastructure=infrastructure)
         cause = cause_of_loss(state.instance, times, signal, infrastructure)
         if not cause:
             self._backlog.put(replace(chunk, attempt=chunk.attempt + 1, isolate=True, lease=""))
             return
-        self._consequences.decide(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1)
+        self._consequences.decide(state, task, task + 1, Outcome.FAILED, cause, chunk.attempt + 1, tail)
         self._check_failures(state, cause)
 
     def _cut_off(self, state: InstanceState, task: int, chunk: Chunk, walltime: str) -> None:
@@ -394,7 +401,3 @@ class Scheduler:
     def _check_failures(self, state: InstanceState, note: str) -> None:
         if reason := reason_to_stop(state, note, is_canary_spared=self.is_canary_spared):
             self.stop(reason)
-
-
-def _always(state: InstanceState) -> bool:
-    return True

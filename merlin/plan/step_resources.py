@@ -12,6 +12,7 @@ from merlin.base.document.scalars import Problem
 from merlin.base.document.tree import Path
 from merlin.base.document.validation import validate_as
 from merlin.errors import SpecError
+from merlin.plan.job_policy import LOCAL
 from merlin.plan.plan import Scalar
 from merlin.spec.checks.surroundings import check_walltime
 from merlin.spec.run_block import BATCH_TYPES, RESOURCE_FIELDS, Run
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # the keys of the study's batch block that are for steps, too; the others are for workers
 _OF_STEPS = ("type", "bank", "queue", "reservation", "qos", "flux_path")
-_LOCAL = "local"
 
 
 def with_values(run: Run, fill: Callable[[str], str], spec: Spec, within: Path) -> Run:
@@ -57,13 +57,13 @@ def step_resources(
     `job_policy.task_server_keys`).
     """
     shared = {f"batch.{name}": getattr(batch, name) for name in _OF_STEPS if getattr(batch, name)}
-    if shared["batch.type"] == _LOCAL:
+    if shared["batch.type"] == LOCAL:
         del shared["batch.type"]
     asked = {**shared, **of_server, **run.resources}
     resources = {
         key: _number(fill(value)) if isinstance(value, str) else value for key, value in asked.items()
     }
-    kind = str(resources.get("batch.type", _LOCAL))
+    kind = str(resources.get("batch.type", LOCAL))
     if kind not in BATCH_TYPES:
         raise Problem(f"there is no scheduler {kind!r}", allowed(kind, BATCH_TYPES, "allowed"))
     return resources

@@ -15,8 +15,7 @@ from merlin.plan.plan import Plan
 from merlin.plan.reports import ChunkReport, without_failures
 from merlin.plan.runs import RunMap
 from merlin.plan.schedule import Scheduler
-from merlin.plan.task_states import ENDED
-from merlin.plan.tasks import NO_OUTCOME, ChunkResult, Outcome
+from merlin.plan.tasks import ENDED, NO_OUTCOME, ChunkResult, Outcome
 
 
 class Legacy(Struct, frozen=True, kw_only=True):

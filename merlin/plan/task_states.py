@@ -14,7 +14,7 @@ A task fails softly by its own choice (exit code 101): it counts as failed, and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
 
@@ -25,13 +25,12 @@ from merlin.plan.fit import Need, need_of
 from merlin.plan.job_policy import JobPolicy, job_policy
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import Chunk, Outcome
+from merlin.plan.tasks import ENDED, Chunk, Outcome
 
 OK, FAILED, SKIPPED, SOFT_FAILED = (
     int(o) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED, Outcome.SOFT_FAILED)
 )
 WAITING, READY, QUEUED, RUNNING = 10, 11, 12, 13
-ENDED = frozenset((OK, FAILED, SKIPPED, SOFT_FAILED))
 NOT_ENDED = (WAITING, READY, QUEUED, RUNNING)
 STATE_NAMES = {
     OK: "ok", FAILED: "failed", SKIPPED: "skipped", SOFT_FAILED: "soft_failed",
@@ -53,13 +52,32 @@ class TaskCounts(Struct, frozen=True, kw_only=True):
     soft_failed: int = 0  # of those that failed
 
     @property
+    def done(self) -> int:
+        """Tasks that have ended, one way or another."""
+        return self.ok + self.failed + self.skipped
+
+    @property
     def missing(self) -> int:
-        return self.planned - self.ok - self.failed - self.skipped
+        return self.planned - self.done
 
     @property
     def startable(self) -> int:
         """Tasks that could run now, or do run."""
         return self.ready + self.queued + self.running
+
+
+def all_tasks(several: Collection[TaskCounts]) -> TaskCounts:
+    """The counts of several steps or step instances, added up."""
+    names = TaskCounts.__struct_fields__
+    return TaskCounts(**{name: sum(getattr(counts, name) for counts in several) for name in names})
+
+
+def sum_by_step(plan: Plan, counts: Mapping[str, TaskCounts]) -> dict[str, TaskCounts]:
+    """Counts per step over its instances, in the order of the plan."""
+    return {
+        step: all_tasks([counts[instance.id] for instance in instances])
+        for step, instances in plan.by_step().items()
+    }
 
 
 class SourceGroup:
@@ -91,9 +109,7 @@ class InstanceState(Struct):
     durations: Durations  # of the tasks of its step
     jobs: JobPolicy | None = None  # its chunks become batch jobs; None: workers run them
     cursor: int = 0  # no task below it is ready
-    collect_only: RunMap | None = (
-        None  # where the values of tasks lie that are only collected: see `FROM_FILES`
-    )
+    collect_only: RunMap | None = None  # where the values of tasks lie that are only collected: `FROM_FILES`
     requeue: deque[Chunk] = field(default_factory=deque)
     is_active: bool = False  # it has an entry in the scheduler's heap
     num_open_groups: int = 0

@@ -21,6 +21,7 @@ class Outcome(IntEnum):
 
 
 FAILURES = (Outcome.FAILED, Outcome.SOFT_FAILED)  # users see one number
+ENDED = frozenset(int(o) for o in (Outcome.OK, Outcome.SKIPPED, *FAILURES))
 NO_OUTCOME = 255  # in arrays of outcomes: nothing is recorded for this task
 # where the values of a task lie that does not run and is only collected again: FROM_FILES: in its files; a number above
 # 0: in the data sets that the revision with this number has put aside; 0: nowhere, the task runs

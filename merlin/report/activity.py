@@ -61,20 +61,18 @@ class Activity(Struct, frozen=True, kw_only=True):
         return total
 
 
-def activity(
-    studies: Sequence[tuple[Plan, Replay]], num_points: int = NUM_POINTS, *, until: float | None = None
-) -> Activity | None:
+def activity(studies: Sequence[tuple[Plan, Replay]], *, until: float | None = None) -> Activity | None:
     """The activity of a study and its extensions; None if nothing has run. It reaches at least to `until`."""
-    steps = {i.step: i.id for plan, _ in studies for i in plan.instances}
-    by_step = {step: _records([r for _, r in studies], studies, step) for step in steps}
+    steps = dict.fromkeys(i.step for plan, _ in studies for i in plan.instances)
+    by_step = {step: _records(studies, step) for step in steps}
     every = np.concatenate(list(by_step.values()))
     if not len(every):
         return None
     last = every[:, 1].max() if until is None else max(until, every[:, 1].max())
     spans = _spans(np.vstack([every[:, :2], [last, last]]))
     clock = _Clock(spans)
-    edges = np.linspace(0.0, clock.length_s, num_points + 1)
-    width_s = clock.length_s / num_points
+    edges = np.linspace(0.0, clock.length_s, NUM_POINTS + 1)
+    width_s = clock.length_s / NUM_POINTS
     return Activity(
         spans=spans,
         width_s=width_s,
@@ -87,10 +85,10 @@ def activity(
     )
 
 
-def _records(replays: Sequence[Replay], studies: Sequence[tuple[Plan, Replay]], step: str) -> Floats:
+def _records(studies: Sequence[tuple[Plan, Replay]], step: str) -> Floats:
     """Started, ended, ok, failed (n, 4) of the records of a step that took time."""
     rows = [
-        (h.started, h.started + h.elapsed_s, h.counts[Outcome.OK], h.counts[Outcome.FAILED])
+        (h.started, h.ended, h.counts[Outcome.OK], h.counts[Outcome.FAILED])
         for plan, replay in studies
         for instance in plan.instances
         if instance.step == step

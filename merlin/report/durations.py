@@ -69,7 +69,7 @@ def _seconds(replay: Replay, instance: StepInstance) -> Iterable[Array]:
     num = instance.num_tasks
     if not replay.entries(instance.id):
         return
-    step = _STRETCH * -(-num // _MOST_TASKS) if num > _MOST_TASKS else _STRETCH
+    step = _STRETCH * max(1, -(-num // _MOST_TASKS))
     for lo in range(0, num, step):
         columns = task_columns(replay, instance.id, num, lo, lo + _STRETCH)
         ended = (columns.outcomes == Outcome.OK) | (columns.outcomes == Outcome.FAILED)

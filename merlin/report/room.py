@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html import escape
+
 from msgspec import Struct, field
 
 MOST_BYTES = 2_800_000  # of a report, so that any mail can carry it
@@ -26,3 +28,11 @@ class Room(Struct):
             return False
         self.left -= size
         return True
+
+    def note(self, rest: str) -> str:
+        """A paragraph that names what was left out since the last one, and goes on with `rest`; "" for nothing."""
+        if not self.left_out:
+            return ""
+        names = escape(", ".join(self.left_out))
+        self.left_out.clear()
+        return f'<p class="note">No room was left for: {names}{rest}</p>'

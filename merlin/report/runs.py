@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.ledger.replay import Replay
 from merlin.status.snapshot import EXECUTOR
@@ -45,10 +46,5 @@ def _runs(study: Workspace, replay: Replay) -> list[StudyRun]:
         elif event.kind in _ENDS and runs and runs[-1].ended is None:
             reason = str(event.data.get("reason", ""))
             end = f"{_ENDS[event.kind]}: {reason}" if reason else _ENDS[event.kind]
-            last = runs.pop()
-            runs.append(
-                StudyRun(
-                    member=last.member, started=last.started, ended=event.time, where=last.where, end=end
-                )
-            )
+            runs[-1] = replace(runs[-1], ended=event.time, end=end)
     return runs

@@ -53,7 +53,7 @@ class Parameter(Struct, frozen=True, kw_only=True):
 
 def summarise_samples(studies: Sequence[Workspace]) -> SamplesSummary | None:
     """None for a study without samples."""
-    num = sum(study.plan.samples.num for study in studies if study.plan.samples is not None)
+    num = sum(study.plan.num_samples for study in studies)
     if studies[0].plan.samples is None:
         return None
     try:

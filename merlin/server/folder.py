@@ -27,9 +27,8 @@ class Folder:
         self.settings_file = path / "merlin_server.yaml"
         self.app_file = path / APP_FILE
         self.redis_conf = path / "redis.conf"
-        self.users_file = (
-            path / "redis.users"
-        )  # the part of redis.conf with the users; upstream calls its own so
+        # the part of redis.conf with the users; upstream calls its own so
+        self.users_file = path / "redis.users"
         self.own_conf = path / "redis.extra.conf"  # lines that the owner adds; they win
         self.record_file = path / "merlin_server.pf"  # which process it is; upstream calls its own so
         self.log_file = path / "redis.log"
@@ -71,24 +70,18 @@ class Folder:
 
     def endpoint(self, settings: Settings) -> Endpoint:
         """How the server is reached."""
-        return Endpoint(
-            kind="redis",
-            host=reachable_host(settings.host),
-            port=settings.port,
-            password=self.password(settings),
-        )
+        return _endpoint(settings.host, settings.port, self.password(settings))
 
     def running_endpoint(self, settings: Settings) -> Endpoint:
         """How the server that was started last is reached, whatever was configured since."""
         record = read_record(self.record_file)
         if record is None or not record.port:
             return self.endpoint(settings)
-        return Endpoint(
-            kind="redis",
-            host=reachable_host(record.bound_to),
-            port=record.port,
-            password=Secret(record.password),
-        )
+        return _endpoint(record.bound_to, record.port, Secret(record.password))
+
+
+def _endpoint(bound_to: str, port: int, password: Secret) -> Endpoint:
+    return Endpoint(kind="redis", host=reachable_host(bound_to), port=port, password=password)
 
 
 def make_folder(folder: Folder, settings: Settings) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from merlin.base.files import end_of
 from merlin.base.locks import locked
 from merlin.config.model import Endpoint
 from merlin.config.private_file import make_data_dir, make_private_dir, write_private
@@ -21,9 +22,8 @@ from merlin.server.folder import Folder, make_folder, make_password, write_app_f
 from merlin.server.record import (
     ServerRecord,
     is_alive,
+    new_record,
     read_record,
-    record_container,
-    record_process,
     terminate,
     wait_until_gone,
     write_record,
@@ -37,6 +37,7 @@ START_S = 60.0  # how long `start` waits for a server that reads its data back
 STOP_S = 10.0
 _PORT_TRIES = 5
 _POLL_S = 0.05
+_TAIL_LINES, _TAIL_BYTES = 8, 8192
 
 
 def init(folder: Folder, changes: Mapping[str, Any]) -> bool:
@@ -241,7 +242,7 @@ def _run_process(how: ServerLaunch, folder: Folder, settings: Settings) -> Serve
             start_new_session=True,
             umask=0o077,
         )
-        return record_process(process.pid, engine=how.engine, program=how.argv[0])
+        return new_record(engine=how.engine, program=how.argv[0], pid=process.pid)
     except OSError as error:
         raise ExecutionError(f"Redis did not start: {error}\n{_tail(folder.log_file)}") from error
     finally:
@@ -259,7 +260,7 @@ def _run_container(how: ServerLaunch) -> ServerRecord:
         raise ExecutionError(
             f"{how.engine} did not start the container (exit code {done.returncode}):\n{done.stderr.strip()}"
         )
-    return record_container(how.container, engine=how.engine, program=program)
+    return new_record(engine=how.engine, program=program, container=how.container)
 
 
 def _environment() -> dict[str, str]:
@@ -288,15 +289,10 @@ def _wait_until_ready(
         time.sleep(_POLL_S)
 
 
-def _tail(path: Path, start: int = 0, num_lines: int = 8) -> str:
+def _tail(path: Path, start: int = 0) -> str:
     """The last lines of a log, from an offset on."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(start, file.seek(0, os.SEEK_END) - 8192))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(f"  {line}" for line in lines[-num_lines:])
+    lines = end_of(path, _TAIL_BYTES, start=start).splitlines()
+    return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:])
 
 
 def _ended(endpoint: Endpoint, record: ServerRecord | None, wait_s: float) -> bool:

@@ -38,19 +38,14 @@ class ServerRecord:
     password: str = field(default="", repr=False)
 
 
-def record_process(pid: int, *, engine: str, program: str = "") -> ServerRecord:
-    """The record of a process that was just started. Raises ProcessLookupError if it is gone."""
-    ticks = start_ticks(pid)
+def new_record(*, engine: str, program: str, pid: int = 0, container: str = "") -> ServerRecord:
+    """The record of a process, or a container, that was just started. Raises ProcessLookupError if it is gone."""
+    ticks = start_ticks(pid) if pid else 0
     if ticks is None:
         raise ProcessLookupError(pid)
     host, boot = socket.gethostname(), boot_id()
-    return ServerRecord(host=host, boot=boot, pid=pid, start_ticks=ticks, engine=engine, program=program)
-
-
-def record_container(name: str, *, engine: str, program: str) -> ServerRecord:
-    host, boot = socket.gethostname(), boot_id()
     return ServerRecord(
-        host=host, boot=boot, pid=0, start_ticks=0, engine=engine, container=name, program=program
+        host=host, boot=boot, pid=pid, start_ticks=ticks, engine=engine, container=container, program=program
     )
 
 

@@ -29,8 +29,8 @@ def render(folder: Folder, settings: Settings) -> str:
         "maxmemory-policy noeviction",  # a full server must refuse, never forget
         "tcp-keepalive 60",
         "timeout 0",
+        f"include {quoted(str(folder.users_file))}",
     ]
-    lines.append(f"include {quoted(str(folder.users_file))}")
     if folder.own_conf.exists():
         lines.append(f"include {quoted(str(folder.own_conf))}")
     return "\n".join(lines) + "\n"

@@ -68,9 +68,8 @@ class Settings(Block):
     port_is_fixed: Flag = False  # False: another free port is chosen if this one is taken
     password_file: Text = ""  # "": redis.pass
     data_dir: Text = ""  # "": data
-    append_sync: Literal["everysec", "always", "no"] = (
-        "everysec"  # how often the append-only file is forced to the disk
-    )
+    # how often the append-only file is forced to the disk
+    append_sync: Literal["everysec", "always", "no"] = "everysec"
     append_file: FileName = "appendonly.aof"
     snapshot_seconds: Positive = 300
     snapshot_changes: Positive = 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from math import nan, prod
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,6 @@ class FieldFacts(Struct, frozen=True):
     def ratio(self) -> float:
         """The uncompressed size divided by the stored size; NaN if unknown."""
         return self.row_bytes / self.stored_bytes if self.stored_bytes else nan
-
-    @property
-    def is_compressed(self) -> bool:
-        return self.info.compression not in ("", "none")
 
 
 class LeftOut(Struct, frozen=True):
@@ -215,9 +212,8 @@ def _left_out(data: DataSet) -> Iterator[LeftOut]:
 
 def _examples(data: DataSet, ranges: Ranges, first_row: int = 0) -> tuple[int, ...]:
     """The first sample ids of these rows, which are counted from `first_row`."""
-    first = (row for a, b in ranges[:_MAX_EXAMPLES] for row in range(a, min(b, a + _MAX_EXAMPLES)))
-    rows = np.array(list(first)[:_MAX_EXAMPLES], dtype=np.int64)
-    return tuple(sample_ids(data, first_row + rows).tolist())
+    first = islice((row for a, b in ranges for row in range(a, b)), _MAX_EXAMPLES)
+    return tuple(sample_ids(data, first_row + np.array([*first], dtype=np.int64)).tolist())
 
 
 # JSON

@@ -99,7 +99,7 @@ def channel_name(info: FieldInfo, channel: int) -> str:
 
 def _compression(field: FieldFacts) -> str:
     """ "zstd 3.1×"; nothing if it is not compressed."""
-    if not field.is_compressed:
+    if not field.info.is_compressed:
         return ""
     return field.info.compression + (f" {field.ratio:.1f}×" if math.isfinite(field.ratio) else "")
 

@@ -65,8 +65,14 @@ class UnfinishedDirectory(Generic[Item]):
         return read_object(path) if path.is_file() else None
 
     def finished(self) -> list[Item]:
-        """The files that earlier writers finished; a killed one's incomplete line does not count."""
-        return read_log(self._log_path, self._kind)
+        """The files that earlier writers finished; a killed one's incomplete line does not count. Raises ShardError."""
+        if not self._log_path.is_file():
+            return []
+        lines = self._log_path.read_bytes().splitlines(keepends=True)
+        try:
+            return [as_kind(parsed(line), self._kind) for line in lines if line.endswith(b"\n")]
+        except ValueError as e:
+            raise ShardError(f"{self._log_path} cannot be read: {e}; start anew with --overwrite") from e
 
     def start(self, request: dict[str, Any], finished: list[Item]) -> None:
         """Record what is written now, and which files of it are there already."""
@@ -115,17 +121,6 @@ def read_object(path: Path, todo: str = "start anew with --overwrite") -> dict[s
     if not isinstance(found, dict):
         raise ShardError(f"{path} cannot be read: it holds no JSON object; {todo}")
     return found
-
-
-def read_log(path: Path, kind: type[Item]) -> list[Item]:
-    """The items in the complete lines of a log; none if there is no log. Raises ShardError."""
-    if not path.is_file():
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    try:
-        return [as_kind(parsed(line), kind) for line in lines if line.endswith(b"\n")]
-    except ValueError as e:
-        raise ShardError(f"{path} cannot be read: {e}; start anew with --overwrite") from e
 
 
 def _line(item: object) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from merlin.base.files import TEMPORARY_SUFFIX
-from merlin.errors import ShardError
 from merlin.shards.format.manifest_file import NAME
-from merlin.shards.format.shard_info import info_name, read_info, shard_name
+from merlin.shards.format.shard_info import sized_info
 from merlin.shards.unfinished import UnfinishedDirectory
 
 _FILES = ("ensemble*.h5", "shard_*.h5", "shard_*.json", "shard_*.json.next", f"*{TEMPORARY_SUFFIX}")
@@ -38,12 +37,8 @@ class UnfinishedShards(UnfinishedDirectory[Shard]):
         return {item.shard: item for item in self.finished() if self._is_there(item)}
 
     def _is_there(self, item: Shard) -> bool:
-        try:
-            info = read_info(self.directory / info_name(item.shard))
-            size = (self.directory / shard_name(item.shard)).stat().st_size
-        except (ShardError, OSError):
-            return False
-        return info.info_digest == item.info_digest and size == info.size_bytes
+        info = sized_info(self.directory, item.shard)
+        return info is not None and info.info_digest == item.info_digest
 
     def is_own(self, path: Path) -> bool:
         """True for what a data set, finished or not, consists of."""

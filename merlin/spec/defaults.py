@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 KINDS = ("cmd", "function", "aggregate")  # a step has exactly one of these keys in its `run`
 BATCH = {"type": "local", "dry_run": False, "shell": "/bin/bash"}
@@ -12,6 +12,8 @@ WORKER: dict[str, Any] = {"steps": ["all"]}
 SAMPLES = {"level_max_dirs": 25}
 DEFAULT_WORKER = "default_worker"
 MAX_FILE_NAME = 255  # bytes
+Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "grid"]
+METHODS: tuple[str, ...] = get_args(Method)  # that make samples
 SAMPLES_SUFFIXES = (".npy", ".csv", ".tab", ".parquet")
 GENERATED_FILE = "$(MERLIN_INFO)/samples.npy"
 OPEN_BLOCKS = frozenset({"user", "variables", "labels", "values"})  # nulls in these are the user's

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.document.findings import Findings, did_you_mean
-from merlin.base.document.scalars import plain_scalar, typed, yaml_number
+from merlin.base.document.scalars import Scalar, plain_scalar, typed, yaml_number
 from merlin.base.document.tokens import substitute
 from merlin.base.document.tree import SCRIPT_KEYS, Entry, compose, to_data
 from merlin.spec.variables import OUTPUT_PATH, RESERVED, expand_home, resolve_variables
@@ -28,7 +28,7 @@ class Expansion(Struct, frozen=True):
 
     tree: Entry
     values: dict[str, str]  # every token name, dependencies and capitalised spellings included
-    variables: dict[str, str | int | float | bool]  # by the name in the spec, with YAML types
+    variables: dict[str, Scalar]  # by the name in the spec, with YAML types
 
 
 def override(tree: Entry, overrides: Mapping[str, str], text: str, findings: Findings) -> Entry:
@@ -59,13 +59,13 @@ def override(tree: Entry, overrides: Mapping[str, str], text: str, findings: Fin
     for block_name, content in blocks.items():
         if content:
             old = env.get(block_name, Entry(None))
-            env[block_name] = replace(old, content=dict(content))
-    return _with_env(tree, env)
+            env[block_name] = replace(old, content=content)
+    return with_block(tree, "env", env)
 
 
-def _with_env(tree: Entry, env: dict[str, Entry]) -> Entry:
-    old = tree.get("env")
-    return replace(tree, content={**tree.mapping, "env": replace(old, content=dict(env))})
+def with_block(tree: Entry, name: str, content: dict[str, Entry]) -> Entry:
+    """The tree with another content of one of its blocks."""
+    return replace(tree, content={**tree.mapping, name: replace(tree.get(name), content=content)})
 
 
 def expand(tree: Entry, findings: Findings) -> Expansion:
@@ -81,7 +81,7 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
     if is_of_maestro(tree):  # $(OUTPUT_PATH) stays: it is not what the variable says
         known = resolve_variables({name: raw[name] for name in raw if name != OUTPUT_PATH}).values
     values = dict(known)
-    taken = {*tree.get("global.parameters").mapping, *(e.text for e in _columns(tree))}
+    taken = {*tree.get("global.parameters").mapping, *column_labels(tree)}
     for name, value in known.items():
         if name.upper() not in taken and name.upper() not in RESERVED:
             values.setdefault(name.upper(), value)  # upstream knows variables by their capitals
@@ -102,8 +102,8 @@ def is_of_maestro(tree: Entry) -> bool:
     return "merlin" not in tree.mapping
 
 
-def _columns(tree: Entry) -> list[Entry]:
-    return tree.get("merlin", "samples", "column_labels").items
+def column_labels(tree: Entry) -> list[str]:
+    return [item.text for item in tree.get("merlin", "samples", "column_labels").items]
 
 
 def _raw_variables(tree: Entry, findings: Findings) -> tuple[dict[str, str], dict[str, Entry]]:
@@ -175,8 +175,8 @@ def _write_back(tree: Entry, values: Mapping[str, str]) -> Entry:
                 else entry
                 for name, entry in env[block].mapping.items()
             }
-            env[block] = replace(env[block], content=dict(content))
-    return _with_env(tree, env) if env else tree
+            env[block] = replace(env[block], content=content)
+    return with_block(tree, "env", env) if env else tree
 
 
 def _expand(entry: Entry, values: Mapping[str, str], findings: Findings, key: str = "") -> Entry:

@@ -49,7 +49,6 @@ class ValueType(Struct, frozen=True):
         return f"values of shape [{shape}]"
 
 
-_ANY = ValueType("any")
 _INT, _FLOAT = ValueType("int"), ValueType("float")
 
 

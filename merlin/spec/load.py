@@ -13,18 +13,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.document.findings import NOWHERE, Findings, SourceText
+from merlin.base.document.scalars import Scalar
 from merlin.base.document.tokens import substitute
 from merlin.base.document.tree import Entry, parse, to_data
 from merlin.errors import Diagnostic, SpecError
 from merlin.spec import provenance
 from merlin.spec.checks import check
 from merlin.spec.defaults import fill
-from merlin.spec.expand import Expansion, expand, override
+from merlin.spec.expand import Expansion, expand, override, with_block
 
 if TYPE_CHECKING:
-    from merlin.spec.model import Dependencies, Document
-
-Scalar = str | int | float | bool
+    from merlin.spec.model import Document
 
 
 @dataclass(frozen=True)
@@ -32,14 +31,13 @@ class Spec:
     """A spec that may run.
 
     `document` has user variables filled in; tokens of parameters, samples, workspaces and reserved variables
-    are left in it as text. `dependencies` are those of env.
+    are left in it as text.
     """
 
     path: Path
     text: str  # as it is in the file
     document: Document
     variables: dict[str, Scalar]  # env.variables, env.labels and --vars; values filled in, `~` and $HOME too
-    dependencies: Dependencies
     warnings: list[Diagnostic] = field(default_factory=list)
     tree: Entry = field(default_factory=lambda: Entry(None), repr=False)  # as written, with --vars
     expanded: Entry = field(default_factory=lambda: Entry(None), repr=False)  # with user variables filled in
@@ -127,7 +125,6 @@ def check_spec(
         text=text,
         document=document,
         variables=expansion.variables,
-        dependencies=document.env.dependencies,
         warnings=diagnostics,
         tree=tree,
         expanded=expansion.tree,
@@ -152,10 +149,9 @@ def _for_workers(data: dict[str, Any], root: str) -> dict[str, Any]:
 
 
 def _with_parameters(expansion: Expansion, names: Collection[str]) -> Expansion:
-    old = expansion.tree.get("global.parameters")
-    block = replace(old, content={name: old.mapping.get(name, Entry(None)) for name in names})
-    tree = replace(expansion.tree, content={**expansion.tree.mapping, "global.parameters": block})
-    return replace(expansion, tree=tree)
+    old = expansion.tree.get("global.parameters").mapping
+    block = {name: old.get(name, Entry(None)) for name in names}
+    return replace(expansion, tree=with_block(expansion.tree, "global.parameters", block))
 
 
 def read_variables(
@@ -243,8 +239,7 @@ def _read(path: Path, findings: Findings) -> str | None:
 
 def _with_samples_file(tree: Entry, samples_file: str, findings: Findings) -> Entry:
     """--samplesfile replaces the file, and nothing generates it."""
-    merlin = tree.get("merlin")
-    samples = merlin.get("samples")
+    merlin, samples = tree.get("merlin"), tree.get("merlin", "samples")
     if not samples.mapping:
         message = "--samplesfile is given, but the spec has no merlin.samples block"
         hint = "add merlin: {samples: {column_labels: [...]}}"
@@ -254,5 +249,4 @@ def _with_samples_file(tree: Entry, samples_file: str, findings: Findings) -> En
     path = os.path.abspath(os.path.expanduser(samples_file))  # noqa: PTH100, PTH111 - links are kept
     content = {key: item for key, item in samples.mapping.items() if key != "generate"}
     content["file"] = Entry(path, old.place, old.key_place)
-    new_merlin = replace(merlin, content={**merlin.mapping, "samples": replace(samples, content=content)})
-    return replace(tree, content={**tree.mapping, "merlin": new_merlin})
+    return with_block(tree, "merlin", with_block(merlin, "samples", content).mapping)

@@ -28,10 +28,9 @@ from merlin.base.document.field_types import (
 )
 from merlin.base.document.scalars import Problem, to_float, to_int
 from merlin.base.document.validation import known_keys
+from merlin.spec.defaults import Method
 from merlin.spec.notify_block import Notify
 from merlin.spec.run_block import BATCH_TYPES, BatchType, Run
-
-Method = Literal["latin_hypercube", "sobol", "halton", "uniform", "normal", "grid"]
 
 
 def _as_label(value: Any) -> str | tuple[str, ...]:
@@ -252,13 +251,6 @@ class Document(Block):
         "Who is told when the study ends, fails, stalls or gets no nodes.", ()
     )
     user: Typed = optional("Yours: anchors and anything else.")
-
-    def step(self, name: str) -> Step:
-        """The step of this name; KeyError if there is none."""
-        for step in self.study:
-            if step.name == name:
-                return step
-        raise KeyError(name)
 
     @classmethod
     def home_of_key(cls, key: str, block: tuple[str | int, ...]) -> str:

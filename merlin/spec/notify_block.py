@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from merlin.base.document.field_types import Block, FailureLimit, Name, Seconds, TextList, optional
+from merlin.base.document.field_types import Block, FailureLimit, Name, Seconds, TextList, as_list, optional
 from merlin.spec.notify_words import EVENTS, STALL_S, Event
-
-
-def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
 
 _EVENT_SCHEMA = {"type": "string", "enum": list(EVENTS)}
 Events = Annotated[
     tuple[Event, ...],
-    BeforeValidator(_as_list),
+    BeforeValidator(as_list),
     WithJsonSchema({"anyOf": [_EVENT_SCHEMA, {"type": "array", "items": _EVENT_SCHEMA, "minItems": 1}]}),
 ]
 

@@ -23,6 +23,7 @@ from merlin.base.document.field_types import (
     Seconds,
     Text,
     TextList,
+    as_list,
     optional,
 )
 from merlin.base.document.findings import allowed
@@ -100,11 +101,7 @@ def _as_limit(value: float) -> float:
     return value
 
 
-def _as_files(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-FileList = Annotated[tuple[Name, ...], BeforeValidator(_as_files)]
+FileList = Annotated[tuple[Name, ...], BeforeValidator(as_list)]
 ANY_SCALAR = WithJsonSchema({"type": ["string", "number", "boolean"]})
 
 
@@ -133,7 +130,9 @@ class Run(Block):
     )
     max_failures: FailureLimit = optional('Stop the study beyond this many failures: 12 or "5%".')
     canary: Count = optional("Stop if this many first tasks all fail, none of them softly; 0: never.", 10)
-    crash_limit: Positive = optional("Give up on a sample that killed its worker this often.", 3)
+    crash_limit: Positive = optional(
+        "Give up on a sample that killed its worker this often when it ran alone.", 3
+    )
     fresh_shell: Flag = optional("Start a new shell process for every task.", False)
 
     nodes: ResourcePositive | None = optional("Nodes per task.")
@@ -172,6 +171,11 @@ class Run(Block):
     qos: Text | None = optional("Quality of service.")
     pre: Text | None = optional("Script before cmd, as Maestro; kept, not run.")
     post: Text | None = optional("Script after cmd, as Maestro; kept, not run.")
+
+    @property
+    def scripts(self) -> tuple[str, ...]:
+        """Its cmd and its restart, as far as it has them."""
+        return tuple(text for text in (self.cmd, self.restart) if text)
 
     @property
     def resources(self) -> dict[str, Scalar]:

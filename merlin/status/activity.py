@@ -58,16 +58,14 @@ def of_holder(holder: Holder, *, last_sign: float | None, longest_s: float, now:
     `last_sign`: when it wrote something last, in epoch seconds; `longest_s`: the most seconds that a record took.
     """
     if holder.is_suspended:
-        reason = f"its run, {holder}, is suspended; it goes on after: kill -CONT {holder.pid}"
-        return Activity(state="stalled", reason=reason)
+        return _stalled(f"its run, {holder}, is suspended; it goes on after: kill -CONT {holder.pid}")
     silent_s = now - (last_sign or 0.0)
     if holder.is_here or silent_s <= max(SILENT_S, SILENT_RECORDS * longest_s):
         return AT_WORK
     for_long = f" for {duration(silent_s)}" if last_sign else ""
     ask = f"whether it is alive, that machine knows: ssh {holder.host} ps -p {holder.pid}"
-    return Activity(
-        state="unknown", reason=f"{holder} holds the workspace and has recorded nothing{for_long}; {ask}"
-    )
+    reason = f"{holder} holds the workspace and has recorded nothing{for_long}; {ask}"
+    return Activity(state="unknown", reason=reason)
 
 
 def of_workers(workers: LiveWorkers | None, num_running_jobs: int, start: str) -> Activity:
@@ -77,21 +75,21 @@ def of_workers(workers: LiveWorkers | None, num_running_jobs: int, start: str) -
     if num_running_jobs or any(workers.running.values()):
         return AT_WORK
     if not workers.num_workers and workers.num_ending:
-        who = f"{count(workers.num_ending, 'worker')} of its queues {_is(workers.num_ending)} ending"
-        return Activity(state="stalled", reason=f"{who}; start some: {start}")
-    if not workers.num_workers and not workers.idle_queues:
-        return Activity(state="stalled", reason=f"no worker serves its queues; start some: {start}")
-    if len(workers.idle_queues) >= workers.num_open_queues > 0:
-        return Activity(
-            state="stalled", reason=nobody_serves(workers.idle_queues, workers.num_workers, start)
+        are = "is" if workers.num_ending == 1 else "are"
+        return _stalled(
+            f"{count(workers.num_ending, 'worker')} of its queues {are} ending; start some: {start}"
         )
+    if not workers.num_workers and not workers.idle_queues:
+        return _stalled(f"no worker serves its queues; start some: {start}")
+    if len(workers.idle_queues) >= workers.num_open_queues > 0:
+        return _stalled(nobody_serves(workers.idle_queues, workers.num_workers, start))
     if workers.waiting and len(workers.waiting) >= workers.num_open_queues:
-        return Activity(state="stalled", reason="; ".join(workers.waiting))
+        return _stalled("; ".join(workers.waiting))
     return AT_WORK
 
 
-def _is(num: int) -> str:
-    return "is" if num == 1 else "are"
+def _stalled(reason: str) -> Activity:
+    return Activity(state="stalled", reason=reason)
 
 
 def nobody_serves(queues: Sequence[str], num_others: int, start: str) -> str:

@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 from merlin.ledger.entries import LedgerEntry, Order, events_in_order, payloads
 from merlin.ledger.format import MIXED, Kind
 from merlin.ledger.header_columns import HeaderColumns, NeedsCare, SegmentFile, read_columns
-from merlin.ledger.outcome_maps import resolved
+from merlin.ledger.outcome_maps import counts_with, resolved
 from merlin.ledger.outcome_runs import has_soft_failures, runs_of_payload
 from merlin.ledger.records import EventRecord
 from merlin.ledger.segments import DamagedBytes, segment_paths
-from merlin.ledger.session import session_start
+from merlin.ledger.session import SessionStarts
 from merlin.plan.plan import Plan
 from merlin.plan.runs import RunMap
-from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
-from merlin.status.tally import Recent, Sums
+from merlin.plan.tasks import NO_OUTCOME, Outcome
+from merlin.status.tally import Recent, Sums, seen_in_newest_run
 
 Ints = NDArray[np.int64]
 # the columns of headers that are kept for every record
@@ -68,13 +68,11 @@ class CensusFacts:
         self._sizes = {instance.id: instance.num_tasks for instance in plan.instances}
         found = _segments(directory)
         self._segments = [segment for segment, _ in found]
-        self._sessions: dict[str, float] = {}
+        self._sessions = SessionStarts()
         for segment in self._segments:
             if plan.study_id and segment.header.study_id not in ("", plan.study_id):
                 raise NeedsCare
-            for writer in segment.header.writers:
-                began = session_start(writer.session, writer.started)
-                self._sessions[writer.session] = min(self._sessions.get(writer.session, began), began)
+            self._sessions.add(segment.header.writers)
         self._event_rows = [np.flatnonzero(columns.kind == Kind.EVENT).tolist() for _, columns in found]
         self._last_rows = [np.flatnonzero(columns.elapsed_s > 0)[-1:].tolist() for _, columns in found]
         own = [segment.segment.path.parent == directory for segment, _ in found]
@@ -120,14 +118,7 @@ class CensusFacts:
 
     def _counts_of(self, records: _Records, size: int) -> dict[int, int]:
         alone = records.counts[records.alone].sum(axis=0, dtype=np.int64).tolist()
-        totals: dict[int, int] = dict(enumerate(alone or [0, 0, 0, 0]))
-        for lo, hi, group in self._contested(records):
-            for value, num in resolved(lo, hi, group).counts().items():
-                outcome = int(Outcome.FAILED) if value in FAILURES else value
-                totals[outcome] = totals.get(outcome, 0) + num
-        totals[NO_OUTCOME] = 0
-        totals[NO_OUTCOME] = size - sum(totals.values())
-        return {value: num for value, num in totals.items() if num}
+        return counts_with(alone, self._contested(records), size)
 
     def _contested(self, records: _Records) -> Iterator[tuple[int, int, list[LedgerEntry]]]:
         """Groups of records with overlapping tasks, each in the order in which they count."""
@@ -151,11 +142,7 @@ class CensusFacts:
 
     def _order(self, entry: LedgerEntry) -> Order:
         """The key of `Replay.order`."""
-        return entry.order(self._began(entry))
-
-    def _began(self, entry: LedgerEntry) -> float:
-        writer = entry.writer
-        return self._sessions[writer.session] if writer.session else writer.started
+        return entry.order(self._sessions.of(entry.writer))
 
     def may_have_soft_failures(self, instance: str) -> bool:
         records = self._records[instance]
@@ -185,42 +172,28 @@ class CensusFacts:
             elif outcome != NO_OUTCOME:
                 yield lo, hi, outcome
 
-    def sums(self) -> Mapping[str, Sums]:
-        return self._sums
-
     @cached_property
-    def _sums(self) -> dict[str, Sums]:
+    def sums(self) -> dict[str, Sums]:
         return {id: _sums(records) for id, records in self._records.items()}
 
-    def recent(self) -> Mapping[str, Recent]:
-        return self._recent
-
     @cached_property
-    def _recent(self) -> dict[str, Recent]:
+    def recent(self) -> dict[str, Recent]:
         return {id: _recent(records) for id, records in self._records.items()}
 
     def last_seen(self) -> Mapping[str, int]:
-        last: list[LedgerEntry] = []
-        for segment, rows in zip(self._segments, self._last_rows, strict=True):
-            last += segment.entries(rows)
-        latest = max((entry.writer for entry in last), key=lambda writer: writer.started, default=None)
-        seen: dict[str, int] = {}
-        for entry in last:
-            if latest is not None and entry.writer.session == latest.session:
-                seen[entry.header.instance] = seen.get(entry.header.instance, 0) + 1
-        return seen
+        return seen_in_newest_run(self._entries_at(self._last_rows))
 
     def events(self) -> list[EventRecord]:
         return self._events
 
     @cached_property
     def _events(self) -> list[EventRecord]:
-        entries = [
-            entry
-            for segment, rows in zip(self._segments, self._event_rows, strict=True)
-            for entry in segment.entries(rows)
-        ]
-        return events_in_order(entries, self._began)
+        return events_in_order(self._entries_at(self._event_rows), self._sessions.of)
+
+    def _entries_at(self, rows: Sequence[list[int]]) -> list[LedgerEntry]:
+        """The records in some rows of each segment."""
+        found = zip(self._segments, rows, strict=True)
+        return [entry for segment, own in found for entry in segment.entries(own)]
 
     @property
     def damage(self) -> list[DamagedBytes]:

@@ -14,9 +14,11 @@ from merlin.status.tally import Recent, Sums
 class LedgerFacts(OutcomeRecord, Protocol):
     """A ledger at one moment."""
 
+    @property
     def sums(self) -> Mapping[str, Sums]:
         """What the records of every step instance add up to, without the counts."""
 
+    @property
     def recent(self) -> Mapping[str, Recent]:
         """What ended lately, of every step instance."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import signal
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
+from merlin.base.files import end_of
 from merlin.base.ranges import Range, distinct, merged
 from merlin.errors import SamplesError, WorkspaceError, command_line
 from merlin.ledger.encode import FailureTable, failure_table
@@ -47,9 +48,8 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
 
     id: str  # a short name, which the same group has tomorrow: `merlin failures --group`
     step: str
-    exit_class: (
-        str  # "exit code 3", "signal 9 (SIGKILL)", "timeout", "bad output", "crash", "cancelled", "exception"
-    )
+    # "exit code 3", "signal 9 (SIGKILL)", "timeout", "bad output", "crash", "cancelled", "exception"
+    exit_class: str
     # the last line of stderr that says something, or the cause, without numbers, paths, identifiers and times
     signature: str
     cause: str  # of one of them, as recorded
@@ -58,9 +58,7 @@ class FailureGroup(Struct, frozen=True, kw_only=True):
     last: float
     hosts: tuple[str, ...]
     workers: tuple[str, ...]
-    ranges: tuple[
-        InputRange, ...
-    ]  # values of inputs with which tasks fail so, more often than chance explains
+    ranges: tuple[InputRange, ...]  # values of inputs with which more tasks fail so than chance explains
     examples: tuple[Example, ...]
     log_tail: str  # the end of the stderr of one of them
     rerun: str  # the command line that runs these tasks again
@@ -98,12 +96,13 @@ def group_failures(
     instances = _instances(workspace, steps)
     inputs: dict[str, StepInputs] = {}
     groups: list[FailureGroup] = []
-    for key, gathered in _ordered(_gather(state, instances)):
+    found = sorted(_gather(state, instances).items(), key=lambda item: (-item[1].count, item[0]))
+    for key, gathered in found:
         ranges: tuple[InputRange, ...] = ()
         if with_ranges and len(groups) < MAX_TESTED:
             of_step = [i for i in instances.values() if i.step == key[0]]
             reader = inputs.setdefault(key[0], StepInputs(workspace, state, of_step))
-            ranges = tuple(reader.ranges({id: _joined(parts) for id, parts in gathered.tasks.items()}))
+            ranges = tuple(reader.ranges({id: np.concatenate(parts) for id, parts in gathered.tasks.items()}))
         groups.append(_finish(workspace, instances, key, gathered, ranges))
     return groups
 
@@ -117,7 +116,7 @@ def failed_tasks(
     for key, gathered in _gather(state, _instances(workspace, steps)).items():
         if not groups or group_id(key, workspace.member) in groups:
             for id, parts in gathered.tasks.items():
-                found.setdefault(id, []).extend((task, task + 1) for task in _joined(parts).tolist())
+                found.setdefault(id, []).extend((task, task + 1) for task in np.concatenate(parts).tolist())
     return {id: merged(ranges) for id, ranges in found.items()}
 
 
@@ -128,14 +127,6 @@ def group_id(key: Key, member: str) -> str:
 
 def _instances(workspace: Workspace, steps: Collection[str]) -> dict[str, StepInstance]:
     return {i.id: i for i in workspace.plan.instances if not steps or i.step in steps or i.id in steps}
-
-
-def _ordered(groups: dict[Key, _Gathered]) -> list[tuple[Key, _Gathered]]:
-    return sorted(groups.items(), key=lambda item: (-item[1].count, item[0]))
-
-
-def _joined(parts: list[Tasks]) -> Tasks:
-    return np.concatenate(parts)
 
 
 def _gather(state: Replay, instances: dict[str, StepInstance]) -> dict[Key, _Gathered]:
@@ -206,8 +197,9 @@ def exit_class(cause: str, exit_code: int) -> str:
             return f"signal {-exit_code}"
     # 1 is also recorded for errors of functions, and of Merlin, which are no exit codes
     if exit_code > 1 or (exit_code == 1 and cause in ("", "exit code 1")):
-        known = {int(code) for code in ReturnCode}
-        return f"exit code {exit_code}" + (f" ({ReturnCode(exit_code).name})" if exit_code in known else "")
+        return f"exit code {exit_code}" + (
+            f" ({ReturnCode(exit_code).name})" if exit_code in set(ReturnCode) else ""
+        )
     return "exception"
 
 
@@ -219,7 +211,7 @@ def _finish(
     ranges: tuple[InputRange, ...],
 ) -> FailureGroup:
     step, kind, signature = key
-    examples = [_example(workspace, instances[id], task) for id, task in gathered.examples()]
+    examples = tuple(_example(workspace, instances[id], task) for id, task in gathered.examples())
     name = group_id(key, workspace.member)
     return FailureGroup(
         id=name,
@@ -233,7 +225,7 @@ def _finish(
         hosts=tuple(sorted(gathered.hosts)),
         workers=tuple(sorted(gathered.workers)),
         ranges=ranges,
-        examples=tuple(examples),
+        examples=examples,
         log_tail=_last_lines(gathered.tail) or _tail_of_files(instances, examples),
         rerun=command_line("failures", workspace.path, "--group", name, "--rerun"),
         extension=workspace.member,
@@ -262,27 +254,17 @@ def _inputs(workspace: Workspace, instance: StepInstance, task: int) -> dict[str
     return inputs
 
 
-def _tail_of_files(instances: dict[str, StepInstance], examples: list[Example]) -> str:
+def _tail_of_files(instances: dict[str, StepInstance], examples: Iterable[Example]) -> str:
     """The end of the first example's .err, or of its .out if that is empty; of its `restart` script, if that ran."""
     for example in examples:
         stem = instances[example.instance].script_name
         if (Path(example.directory) / f"{stem}.restart.out").exists():
             stem = f"{stem}.restart"
         for suffix in (".err", ".out"):
-            text = _end_of(Path(example.directory) / f"{stem}{suffix}")
+            text = _last_lines(end_of(Path(example.directory) / f"{stem}{suffix}", _LOG_BYTES))
             if text:
                 return text
     return ""
-
-
-def _end_of(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _LOG_BYTES))
-            return _last_lines(file.read().decode("utf-8", "replace"))
-    except OSError:
-        return ""
 
 
 def _last_lines(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from merlin.plan.plan import Plan, StepInstance
-from merlin.status.eta import Cost, Estimate, Slots, StepWork, estimate, slots_at_work
+from merlin.status.eta import Estimate, Slots, StepWork, estimate, slots_at_work
 from merlin.status.tally import RATE_WINDOW_S, Recent, Sums, cost_of_sums
 
 WINDOW_RECORDS = 3.0  # a window has so many times the length of an average record, but at least a minute
@@ -30,10 +30,7 @@ class Remaining(Struct, frozen=True, kw_only=True):
 
 def estimate_of(left: Remaining) -> Estimate:
     """The time to go of each step and of the study."""
-    by_step: dict[str, list[StepInstance]] = {}
-    for instance in left.plan.instances:
-        by_step.setdefault(instance.step, []).append(instance)
-    works = {step: _work(step, instances, left) for step, instances in by_step.items()}
+    works = {step: _work(step, instances, left) for step, instances in left.plan.by_step().items()}
     cores = {i.id: works[i.step].slots_per_task for i in left.plan.instances}
     shared = [i.id for i in left.plan.instances if works[i.step].own_slots is None]
     return estimate(list(works.values()), _slots(left.num_slots, shared, cores, left))
@@ -56,7 +53,7 @@ def _work(step: str, instances: Sequence[StepInstance], left: Remaining) -> Step
         step=step,
         missing=left.missing[step],
         running=left.running.get(step, 0),
-        cost=_cost(instances, left),
+        cost=cost_of_sums(left.sums[instance.id] for instance in instances),
         slots_per_task=cores,
         after=after,
         along=frozenset((kinds["same"] | kinds["block"]) - after - {step}),
@@ -75,10 +72,6 @@ def _needs(instances: Iterable[StepInstance]) -> tuple[int, bool]:
             cores = max(cores, need_of(instance).cores)
             has_jobs = has_jobs or job_policy(instance) is not None
     return cores, has_jobs
-
-
-def _cost(instances: Iterable[StepInstance], left: Remaining) -> Cost | None:
-    return cost_of_sums(left.sums[instance.id] for instance in instances)
 
 
 def _slots(num: int, ids: Sequence[str], cores: Mapping[str, int], left: Remaining) -> Slots:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Literal, TypedDict
+from typing import Literal
 
 from msgspec import Struct
 
@@ -115,7 +115,7 @@ def local_activity(workspace: Workspace, facts: LedgerFacts, now: float) -> Acti
     return of_holder(
         holder,
         last_sign=None if holder.is_here else last_sign(workspace),
-        longest_s=max((sums.longest_s for sums in facts.sums().values()), default=0.0),
+        longest_s=max((sums.longest_s for sums in facts.sums.values()), default=0.0),
         now=now,
     )
 
@@ -133,34 +133,36 @@ def snapshot_of(
 
     `workers`: of a study that was published; `step_jobs`: batch jobs of steps, waiting or running, by step instance.
     """
-    events, is_live = runs_of(ledger.events()), activity.state == "running"
+    runs, is_live = runs_of(ledger.events()), activity.state == "running"
+    starts = [event for event in runs if event.kind == "run_started"]
     facts = _Facts(
         workspace=workspace,
         ledger=ledger,
-        counts=ledger.counts(),
         on_failed_input=num_on_failed_input(workspace.plan, ledger),
-        starts=[event for event in events if event.kind == "run_started"],
+        run_started=starts[-1].time if starts else None,
         now=now if is_live else None,
-        workers=(workers or _local_workers(ledger, events)) if is_live else _NO_WORKERS,
+        workers=(workers or _local_workers(ledger, starts)) if is_live else _NO_WORKERS,
         step_jobs=step_jobs or {},
     )
     steps, totals = _counted(facts)
-    state = _state(totals, activity, events)
-    times = _times(totals, facts, events)
+    state = _state(totals, activity, runs)
+    started, ended = starts[0].time if starts else totals.started, _last_activity(runs, totals)
     return Snapshot(
         name=workspace.plan.name,
         workspace=str(workspace.path),
         state=state,
         state_reason=activity.reason if state in ("stalled", "unknown") else "",
-        stop_reason="" if activity.state != "none" or not totals.missing else _stop_reason(events),
+        stop_reason=_stop_reason(runs) if activity.state == "none" and totals.missing else "",
         steps=steps,
         totals=totals,
         num_workers=facts.workers.num_slots,
-        **times,
+        started=started,
+        ended=ended,
+        elapsed_s=_seconds(started, now if is_live else ended),
         eta=totals.eta,
         damage=tuple(str(d) for d in ledger.damage if not d.torn),
         ledger_bytes=ledger.size_bytes,
-        data_sets=tuple(_data_sets(workspace, facts.counts)),
+        data_sets=tuple(_data_sets(workspace, ledger.counts())),
     )
 
 
@@ -169,48 +171,25 @@ class _Facts(Struct, frozen=True, kw_only=True):
 
     workspace: Workspace
     ledger: LedgerFacts
-    counts: Mapping[str, Mapping[int, int]]
     on_failed_input: Mapping[str, int]  # step instance -> tasks
-    starts: list[EventRecord]  # of the runs
+    run_started: float | None  # when the last run began
     now: float | None  # None: nobody works on it
     workers: LiveWorkers
     step_jobs: Mapping[str, int]  # by step instance
-
-    @property
-    def run_started(self) -> float | None:
-        return self.starts[-1].time if self.starts else None
-
-
-class _Times(TypedDict):
-    started: float | None
-    ended: float | None
-    elapsed_s: float
-
-
-def _times(totals: StepStatus, facts: _Facts, events: list[EventRecord]) -> _Times:
-    """When the study began, when it was last active, and how long that is."""
-    started = facts.starts[0].time if facts.starts else totals.started
-    ended = max([e.time or 0.0 for e in events] + [totals.ended or 0.0], default=0.0) or None
-    last = ended if facts.now is None else facts.now
-    elapsed_s = max(0.0, last - started) if last is not None and started is not None else 0.0
-    return _Times(started=started, ended=ended, elapsed_s=elapsed_s)
 
 
 _NO_WORKERS = LiveWorkers(num_slots=0, running={})
 
 
-def _local_workers(ledger: LedgerFacts, events: list[EventRecord]) -> LiveWorkers:
+def _local_workers(ledger: LedgerFacts, starts: list[EventRecord]) -> LiveWorkers:
     """The workers of a run on one machine: how many there are, and at what they were last seen."""
-    starts = [event for event in events if event.kind == "run_started"]
     num = int(starts[-1].data.get("workers", 0)) if starts else 0
     return LiveWorkers(num_slots=num, num_workers=num, running=ledger.last_seen())
 
 
 def _counted(facts: _Facts) -> tuple[tuple[StepStatus, ...], StepStatus]:
     """The steps in the order of the plan, and their sum."""
-    by_step: dict[str, list[StepInstance]] = {}
-    for instance in facts.workspace.plan.instances:
-        by_step.setdefault(instance.step, []).append(instance)
+    by_step = facts.workspace.plan.by_step()
     tasks = {step: _tasks(instances, facts) for step, instances in by_step.items()}
     estimate = _estimate(tasks, facts)
     steps = tuple(
@@ -224,7 +203,7 @@ def _tasks(instances: list[StepInstance], facts: _Facts) -> dict[str, int]:
     """Tasks of a step by outcome, and how many run."""
     planned = sum(i.num_tasks for i in instances)
     ok, failed, skipped = (
-        sum(facts.counts[i.id].get(o, 0) for i in instances)
+        sum(facts.ledger.counts()[i.id].get(o, 0) for i in instances)
         for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED)
     )
     missing = planned - ok - failed - skipped
@@ -236,14 +215,13 @@ def _tasks(instances: list[StepInstance], facts: _Facts) -> dict[str, int]:
 
 def _estimate(tasks: Mapping[str, Mapping[str, int]], facts: _Facts) -> Estimate:
     if facts.now is None:
-        return Estimate(
-            steps={s: None if found["missing"] else NOW for s, found in tasks.items()}, study=None
-        )
+        steps = {step: None if found["missing"] else NOW for step, found in tasks.items()}
+        return Estimate(steps=steps, study=None)
     return estimate_of(
         Remaining(
             plan=facts.workspace.plan,
-            sums=facts.ledger.sums(),
-            recent=facts.ledger.recent(),
+            sums=facts.ledger.sums,
+            recent=facts.ledger.recent,
             missing={step: found["missing"] for step, found in tasks.items()},
             running={step: found["running"] for step, found in tasks.items()},
             num_slots=facts.workers.num_slots,
@@ -257,9 +235,9 @@ def _estimate(tasks: Mapping[str, Mapping[str, int]], facts: _Facts) -> Estimate
 def _step_status(
     step: str, instances: list[StepInstance], tasks: Mapping[str, int], eta: Eta | None, facts: _Facts
 ) -> StepStatus:
-    sums = [facts.ledger.sums()[i.id] for i in instances]
+    sums = [facts.ledger.sums[i.id] for i in instances]
     ended = max((s.ended for s in sums if s.ended is not None), default=None)
-    recent = [facts.ledger.recent()[i.id] for i in instances]
+    recent = [facts.ledger.recent[i.id] for i in instances]
     until = ended if facts.now is None else facts.now
     return StepStatus(
         step=step,
@@ -279,7 +257,7 @@ def _totals(steps: tuple[StepStatus, ...], facts: _Facts, eta: Eta | None) -> St
     sums = summed(steps)
     ended = max((step.ended for step in steps if step.ended is not None), default=None)
     until = ended if facts.now is None else facts.now
-    recent = facts.ledger.recent().values()
+    recent = facts.ledger.recent.values()
     return StepStatus(
         step="",
         queue="",
@@ -308,20 +286,26 @@ def _data_sets(workspace: Workspace, counts: Mapping[str, Mapping[int, int]]) ->
                 yield DataSetStatus(aggregate=instance.finishes, path=str(directory), samples=samples)
 
 
-def _state(totals: StepStatus, activity: Activity, events: list[EventRecord]) -> State:
+def _state(totals: StepStatus, activity: Activity, runs: list[EventRecord]) -> State:
     if activity.state == "running" or (activity.state != "none" and totals.missing):
         return activity.state
     if not totals.missing:
         return "finished" if totals.ok == totals.planned else "failed"
-    if not events and not totals.done:
+    if not runs and not totals.done:
         return "new"
-    runs = runs_of(events)
     return "failed" if runs and runs[-1].kind == "run_failed" else "stopped"
 
 
-def _stop_reason(events: list[EventRecord]) -> str:
+def _last_activity(runs: list[EventRecord], totals: StepStatus) -> float | None:
+    return max([event.time or 0.0 for event in runs] + [totals.ended or 0.0]) or None
+
+
+def _seconds(started: float | None, last: float | None) -> float:
+    return 0.0 if started is None or last is None else max(0.0, last - started)
+
+
+def _stop_reason(runs: list[EventRecord]) -> str:
     """What the last run said when it ended."""
-    runs = runs_of(events)
     if not runs:
         return ""
     return KILLED if runs[-1].kind == "run_started" else str(runs[-1].data.get("reason", ""))

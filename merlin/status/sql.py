@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.document.findings import allowed
 from merlin.base.ranges import Range, to_ranges
 from merlin.base.reading_sql import require_reading
 from merlin.errors import MissingExtraError, SamplesError, UsageError, WorkspaceError
@@ -27,15 +28,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
     from pandas import DataFrame
 
-VIEWS = (
-    "instances",
-    "samples",
-    "tasks",
-    "failures",
-    "records",
-    "events",
-)  # in the order in which they are made
-
+# in the order in which they are made
+VIEWS = ("instances", "samples", "tasks", "failures", "records", "events")
 TASK_COLUMNS = (
     "instance", "step", "label", "task", "sample_id", "outcome", "exit_code", "seconds", "started", "host",
     "worker", "attempt", "tries", "queue", "extension",
@@ -61,6 +55,11 @@ _FAILURE_KINDS: dict[str, type] = {
 _EVENT_KINDS: dict[str, type] = {
     "_t": np.float64, "kind": object, "worker": object, "host": object, "data": object, "extension": np.int32,
 }  # fmt: skip
+_TIME = (
+    "CASE WHEN _t > 0 THEN make_timestamp(CAST(_t * 1e6 AS BIGINT)) END"  # of the epoch seconds in column _t
+)
+
+_UNKNOWN_VIEW = re.compile(r"Catalog Error: Table with name (.+) does not exist!")
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -116,6 +115,10 @@ def _asked(workspace: Workspace, sql: str) -> Iterator[tuple[DuckDBPyConnection,
             connection.execute(sql)
             yield connection, views.note
         except duckdb.Error as e:
+            if unknown := _UNKNOWN_VIEW.match(str(e)):
+                raise UsageError(
+                    f"there is no view {unknown[1]}; {allowed(unknown[1], VIEWS, 'views')}"
+                ) from e
             why = f"\n{views.note}" if views.note else ""
             raise UsageError(f"the query cannot be answered: {e}{why}") from e
 
@@ -216,7 +219,7 @@ class _Views:
         columns = {
             f"_c{k}": _joined([_plain(part[label]) for part in parts]) for k, label in enumerate(self._labels)
         }
-        num = sum(study.plan.samples.num for study in studies if study.plan.samples is not None)
+        num = sum(study.plan.num_samples for study in studies)
         first = self._studies[0][0].first_sample
         ids = np.arange(first, first + num, dtype=np.int64)
         self._register("_samples", {"sample_id": ids, **columns})
@@ -260,7 +263,7 @@ class _Views:
             "SELECT instance, step, label, task, nullif(_s, -1) AS sample_id, outcome, "
             "CASE WHEN _o <= 1 THEN exit_code END AS exit_code, "
             "CASE WHEN _o <= 1 THEN seconds END AS seconds, "
-            f"{_timestamp('_t')} AS started, host, worker, attempt, tries, queue, extension"
+            f"{_TIME} AS started, host, worker, attempt, tries, queue, extension"
             f"{_aliases('_p', self._param_names)}{_aliases('_c', labels)} FROM _tasks "
             "JOIN _instances USING (_i) JOIN _params USING (_i) JOIN _outcomes USING (_o) "
             "LEFT JOIN _writers USING (_w) LEFT JOIN _samples ON _samples.sample_id = _tasks._s",
@@ -276,7 +279,7 @@ class _Views:
                 who = (w.worker, w.host, w.pid, w.session, entry.segment.name)
                 rows.append((*what, *h.counts[:4], *who, study.plan.extension))
         self._register_rows("_records", _RECORD_KINDS, rows)
-        self._view("records", f"SELECT * EXCLUDE (_t), {_timestamp('_t')} AS started FROM _records")
+        self._view("records", f"SELECT * EXCLUDE (_t), {_TIME} AS started FROM _records")
 
     def _make_failures(self) -> None:
         rows = []
@@ -302,7 +305,7 @@ class _Views:
         )
         self._register_rows("_events", _EVENT_KINDS, rows)
         columns = "kind, worker, host, data, extension"
-        self._view("events", f"SELECT {_timestamp('_t')} AS time, {columns} FROM _events")
+        self._view("events", f"SELECT {_TIME} AS time, {columns} FROM _events")
 
     def _view(self, name: str, select: str) -> None:
         self._connection.execute(f"CREATE VIEW {name} AS {select}")
@@ -325,9 +328,9 @@ def _merge_writers(parts: list[TaskColumns]) -> tuple[list[tuple[int, str, str]]
 
 def _sample_ids(each: _Instance, part: TaskColumns) -> Array:
     num, first = len(part.outcomes), each.study.first_sample
-    return (
-        np.arange(first, first + num, dtype=np.int64) if each.spec.per_sample else np.full(num, -1, np.int64)
-    )
+    if not each.spec.per_sample:
+        return np.full(num, -1, np.int64)
+    return np.arange(first, first + num, dtype=np.int64)
 
 
 def _joined(parts: list[Array]) -> Array:
@@ -381,7 +384,3 @@ def _quote(name: str) -> str:
 def _aliases(prefix: str, names: list[str]) -> str:
     """Select the columns _p0, _p1 … under the names given by the user."""
     return "".join(f", {prefix}{k} AS {_quote(name)}" for k, name in enumerate(names))
-
-
-def _timestamp(column: str) -> str:
-    return f"CASE WHEN {column} > 0 THEN make_timestamp(CAST({column} * 1e6 AS BIGINT)) END"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from msgspec import Struct, field
@@ -112,6 +113,15 @@ def rate_of(recents: Iterable[Recent], until: float, run_started: float | None) 
         return None
     since = max(since, min(second.started for second in seconds))
     return sum(second.num for second in seconds) / (until - since) if until > since else None
+
+
+def seen_in_newest_run(last: Iterable[LedgerEntry]) -> dict[str, int]:
+    """Step instance -> how many of these last records of workers are about it, of those of the newest run."""
+    found = list(last)
+    if not found:
+        return {}
+    session = max(found, key=lambda entry: entry.writer.started).writer.session
+    return Counter(entry.header.instance for entry in found if entry.writer.session == session)
 
 
 class Tally:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from merlin.ledger.entries import RUN_STARTED, Order, events_of
+from merlin.ledger.outcome_maps import Counts
 from merlin.ledger.records import EventRecord
-from merlin.ledger.replay import Counts, LedgerEntry
+from merlin.ledger.replay import LedgerEntry
 from merlin.ledger.segments import DamagedBytes
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import NO_OUTCOME, Outcome
-from merlin.status.tally import Recent, Sums, Tally
+from merlin.status.tally import Recent, Sums, Tally, seen_in_newest_run
 
 # of an event: the start of its run, whether it is another event than that start, and its order
 _Place = tuple[float, bool, Order]
@@ -29,9 +29,8 @@ class TallyFacts:
         self._generation = self._tally.generation
         self._num_events = 0
         self._runs: list[tuple[_Place, EventRecord]] = []  # the events that say how runs began and ended
-        self._last: tuple[_Place, EventRecord] | None = (
-            None  # the last event of any other kind, of which there may be many
-        )
+        # the last event of any other kind, of which there may be many
+        self._last: tuple[_Place, EventRecord] | None = None
         self._last_records: dict[str, LedgerEntry] = {}  # by segment: its last record of tasks that ran
         self._counts: dict[str, Counts] = {}
 
@@ -68,18 +67,16 @@ class TallyFacts:
     def outcomes_of(self, instance: str) -> RunMap:
         return self._tally.outcomes_of(instance)
 
+    @property
     def sums(self) -> Mapping[str, Sums]:
         return self._tally.sums
 
+    @property
     def recent(self) -> Mapping[str, Recent]:
         return self._tally.recent
 
     def last_seen(self) -> Mapping[str, int]:
-        last = self._last_records.values()
-        if not last:
-            return {}
-        session = max(last, key=lambda entry: entry.writer.started).writer.session
-        return Counter(entry.header.instance for entry in last if entry.writer.session == session)
+        return seen_in_newest_run(self._last_records.values())
 
     def last_sign(self, segment: str) -> float | None:
         """When the last tasks of a segment ended, in epoch seconds; None if it has none."""

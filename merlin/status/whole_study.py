@@ -14,9 +14,9 @@ def state_of(snapshots: Sequence[Snapshot]) -> tuple[State, str]:
         for snapshot in snapshots:
             if snapshot.state == state:
                 return snapshot.state, snapshot.state_reason
-    missing = [snapshot for snapshot in snapshots if snapshot.totals.missing]
     if all(snapshot.state == "new" for snapshot in snapshots):
         return "new", "it has not been run yet"
+    missing = [snapshot for snapshot in snapshots if snapshot.totals.missing]
     if missing:
         broken = next((s for s in missing if s.state == "failed"), None)
         last = broken or missing[-1]
@@ -26,11 +26,9 @@ def state_of(snapshots: Sequence[Snapshot]) -> tuple[State, str]:
     if not failed and not skipped:
         return "finished", ""
     said = [f"{count(failed, 'task')} failed"] if failed else []
-    return "failed", ", ".join(
-        [*said, f"{count(skipped, 'task')} {'was' if skipped == 1 else 'were'} skipped"][
-            : 2 if skipped else 1
-        ]
-    )
+    if skipped:
+        said.append(f"{count(skipped, 'task')} {'was' if skipped == 1 else 'were'} skipped")
+    return "failed", ", ".join(said)
 
 
 def _why_stopped(snapshot: Snapshot) -> str:

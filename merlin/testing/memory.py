@@ -22,7 +22,15 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from merlin.errors import OwnershipLostError, StudyGoneError
-from merlin.execution.distributed.contracts import Backend, Carrier, Envelope, Letter, Offer, Standing
+from merlin.execution.distributed.contracts import (
+    Backend,
+    Carrier,
+    Envelope,
+    Letter,
+    Offer,
+    Standing,
+    letter_order,
+)
 from merlin.execution.distributed.registry import (
     COMMAND_S,
     SILENT_S,
@@ -33,6 +41,8 @@ from merlin.execution.distributed.registry import (
     WorkerInfo,
 )
 
+OWNER_S = 4.0  # without a renewal, before another may own a study
+KEEP_LETTERS_S = 60.0  # that were read
 FORGET_S = 3600.0  # silent workers, and studies that are over
 BATCH = 1000  # letters per read
 
@@ -54,9 +64,8 @@ class _Study(Struct, kw_only=True):
 class MemoryServer:
     """The data that a server holds for one user. Threads may share it."""
 
-    def __init__(self, *, owner_s: float = 4.0, keep_letters_s: float = 60.0) -> None:
+    def __init__(self) -> None:
         self.now = time.time()
-        self.owner_s, self.keep_letters_s = owner_s, keep_letters_s
         self.changed = threading.Condition(threading.RLock())
         self.studies: dict[str, _Study] = {}
         self.open_studies: dict[str, StudyInfo] = {}
@@ -174,7 +183,7 @@ class MemoryMailbox(_StudyClient):
         with self._call("open") as server:
             if only_if_gone and self._find(server):
                 return False
-            self._token, until = secrets.token_hex(8), server.now + server.owner_s
+            self._token, until = secrets.token_hex(8), server.now + OWNER_S
             server.studies[self._id] = _Study(token=self._token, session=session, until=until)
             return True
 
@@ -192,12 +201,12 @@ class MemoryMailbox(_StudyClient):
                 return Standing(is_ours=False, now=now)  # a later run has begun
             if study.token != self._token and study.until > now and not force:
                 return Standing(is_ours=False, now=now)
-            study.token, study.until = self._token, now + server.owner_s
+            study.token, study.until = self._token, now + OWNER_S
             return Standing(is_ours=True, now=now, read=study.read)
 
     def renew(self) -> float:
         with self._call("renew_ownership") as server:
-            self._owned(server).until = server.now + server.owner_s
+            self._owned(server).until = server.now + OWNER_S
             return server.now
 
     def release(self) -> None:
@@ -226,8 +235,8 @@ class MemoryMailbox(_StudyClient):
             study, now = self._owned(server), server.now
             study.held |= {k: Offer(lease=k, envelope=e, since=now) for k, e in offers.items()}
             study.read = read or "0"
-            until_ms = min(1000 * (now - server.keep_letters_s), _number(study.read)[0])
-            study.letters = [letter for letter in study.letters if _number(letter.id)[0] >= until_ms]
+            until_ms = min(1000 * (now - KEEP_LETTERS_S), letter_order(study.read)[0])
+            study.letters = [letter for letter in study.letters if letter_order(letter.id)[0] >= until_ms]
 
     def void(self, leases: Iterable[str]) -> None:
         with self._call("void") as server:
@@ -249,7 +258,7 @@ class MemoryMailbox(_StudyClient):
         def found() -> list[Letter]:
             study = self._find(self._backend.server)
             letters = [] if study is None else study.letters
-            return [letter for letter in letters if _number(letter.id) > _number(after or "0")]
+            return [letter for letter in letters if letter_order(letter.id) > letter_order(after or "0")]
 
         with self._call("letters") as server:
             server.changed.wait_for(found, wait_s)
@@ -361,11 +370,6 @@ class MemoryCarrier:
         with self._changed:
             self._changed.wait_for(lambda: self._queues.get(queue), wait_s)
             return self._queues[queue].popleft() if self._queues.get(queue) else None
-
-
-def _number(letter_id: str) -> tuple[int, int]:
-    millis, _, count = letter_id.partition("-")
-    return int(millis), int(count or 0)
 
 
 def _implemented(backend: MemoryBackend, carrier: MemoryCarrier) -> tuple[Backend, Carrier]:

@@ -112,7 +112,9 @@ class Checkpoints:
         return sorted({step for step, _, _ in self._named()})
 
     def _named(self) -> list[tuple[int, int, Path]]:
-        return _steps(self.directory)
+        """(step, number, path) of every checkpoint of a step, ascending; files of version 1 have the number 0."""
+        found = ((_STEP.fullmatch(path.name), path) for path in self.directory.glob("step_*"))
+        return sorted((int(match[1]), int(match[2] or 0), path) for match, path in found if match)
 
     def _path(self, step: int) -> Path | None:
         """The checkpoint of a step: the one that was written last."""
@@ -199,12 +201,6 @@ def _bests(directory: Path) -> list[Path]:
     """The directories of best checkpoints, the one that counts last; a killed process may leave two."""
     found = [(int(m[1]), path) for path in directory.glob("best.*") if (m := _BEST.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
-
-
-def _steps(directory: Path) -> list[tuple[int, int, Path]]:
-    """(step, number, path) of every checkpoint of a step, ascending; files of version 1 have the number 0."""
-    found = ((_STEP.fullmatch(path.name), path) for path in directory.glob("step_*"))
-    return sorted((int(match[1]), int(match[2] or 0), path) for match, path in found if match)
 
 
 def _remove(path: Path) -> None:

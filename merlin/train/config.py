@@ -28,10 +28,6 @@ def _positive(value: Any) -> float:
     return number
 
 
-def _not_negative(value: Any) -> float:
-    return to_float(value, 0.0)
-
-
 def _fraction(value: Any) -> float:
     number = to_float(value)
     if not 0.0 <= number < 1.0:
@@ -67,7 +63,11 @@ _NUMBER = WithJsonSchema({"type": "number"})
 Above0 = Annotated[
     float, PlainValidator(_positive), WithJsonSchema({"type": "number", "exclusiveMinimum": 0})
 ]
-AtLeast0 = Annotated[float, PlainValidator(_not_negative), WithJsonSchema({"type": "number", "minimum": 0})]
+AtLeast0 = Annotated[
+    float,
+    PlainValidator(lambda value: to_float(value, 0.0)),
+    WithJsonSchema({"type": "number", "minimum": 0}),
+]
 Fraction = Annotated[float, PlainValidator(_fraction), _NUMBER]
 Factor = Annotated[float, PlainValidator(_factor), WithJsonSchema({"type": "number", "minimum": 1})]
 Betas = Annotated[
@@ -257,7 +257,7 @@ class Tournament(Block):
     )
     tournament_fraction: Fraction = optional("Share of a trainer's samples that only decides rounds.", 0.1)
     mutation: Mutation = Field(
-        default_factory=lambda: Mutation(), description="Of truncation and regularised_evolution."
+        default_factory=Mutation, description="Of truncation and regularised_evolution."
     )
 
 
@@ -269,20 +269,18 @@ class TrainConfig(Block):
     directory: Text | None = optional("The run directory itself; if it holds this run, that is resumed.")
     name: Name = optional("Name of the run.", "train")
     seed: Count = optional("Of initial weights, shares and orders of the samples.", 0)
-    fields: Fields = Field(default_factory=lambda: Fields(), description="What of the data set is used.")
-    splits: Splits = Field(default_factory=lambda: Splits(), description="Which splits are used.")
+    fields: Fields = Field(default_factory=Fields, description="What of the data set is used.")
+    splits: Splits = Field(default_factory=Splits, description="Which splits are used.")
     normalise: dict[str, NormaliseMethod] = Field(
         default_factory=dict,
         description="Methods for inputs, scalars, images, or single fields; default: standard.",
     )
     model: Model = Field(description="What is trained.")
-    optimizer: Optimizer = Field(default_factory=lambda: Optimizer(), description="How it is optimised.")
-    schedule: Schedule = Field(default_factory=lambda: Schedule(), description="The learning rate.")
-    training: Training = Field(default_factory=lambda: Training(), description="The loop.")
-    loader: Loading = Field(default_factory=lambda: Loading(), description="How batches are read.")
-    tournament: Tournament = Field(
-        default_factory=lambda: Tournament(), description="Trainers and how they compete."
-    )
+    optimizer: Optimizer = Field(default_factory=Optimizer, description="How it is optimised.")
+    schedule: Schedule = Field(default_factory=Schedule, description="The learning rate.")
+    training: Training = Field(default_factory=Training, description="The loop.")
+    loader: Loading = Field(default_factory=Loading, description="How batches are read.")
+    tournament: Tournament = Field(default_factory=Tournament, description="Trainers and how they compete.")
 
     @property
     def is_tournament(self) -> bool:

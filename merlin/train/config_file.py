@@ -71,11 +71,12 @@ def parse_config(text: str, file: str, words: Sequence[str] = (), default_name: 
             tree = replace(tree, content={**tree.mapping, "name": Entry(default_name)})
         given = {key: value for key, value in to_data(tree).items() if value is not None}
         config = validate_as(TrainConfig, given, tree, findings)
-    if config is not None and tree is not None:
-        _check(config, tree, findings)
-    if config is None or tree is None or findings.failed:
+    if config is None or tree is None:
         raise ConfigError(_from_words(findings.sorted(), words))
-    return ConfigFile(config, tree, findings, tuple(words))
+    made = ConfigFile(config, tree, findings, tuple(words))
+    _check(made)
+    made.raise_errors()
+    return made
 
 
 def _read(path: Path) -> str:
@@ -89,15 +90,9 @@ def _read(path: Path) -> str:
         raise ConfigError(f"{path} is larger than a megabyte: is it the right file?") from error
 
 
-def _check(config: TrainConfig, tree: Entry, findings: Findings) -> None:
+def _check(file: ConfigFile) -> None:
     """What needs more than one value, and neither the data nor the model."""
-
-    def error(path: tuple[str, ...], message: str, hint: str = "") -> None:
-        entry = tree.nearest(path)
-        place = entry.place if entry.place != NOWHERE else entry.key_place
-        findings.error(place, message, hint=hint, code="value")
-
-    training, tournament = config.training, config.tournament
+    training, tournament, error = file.config.training, file.config.tournament, file.error
     if training.epochs is not None and training.steps is not None:
         error(("training", "steps"), "training has both epochs and steps", "keep one of them")
     parts = tournament.ranks_per_trainer * training.accumulate

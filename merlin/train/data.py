@@ -17,6 +17,7 @@ import torch
 from msgspec import Struct
 
 from merlin.base.field import Field
+from merlin.base.text import some_of
 from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column
@@ -37,6 +38,7 @@ MAX_CLASSES = 1000
 EVALUATED_AT_ONCE = 1024  # samples at least, where they are few numbers each
 _LARGEST = 1 << 24  # whole numbers up to here are float32, too
 _BLOCK_ROWS = 1 << 20
+_SHOWN = 10  # bad samples in a message
 _SOME_BYTES = 256 << 20  # of samples in memory at once
 _ORDER, _SHARES = 0x4F524445, 0x53484152  # what a seed is used for enters it
 
@@ -259,7 +261,7 @@ def class_values(ens: Ensemble, column: Column) -> tuple[int, ...]:
 
 
 def find_bad_values(
-    ens: Ensemble, selection: ColumnSelection, splits: tuple[str, ...], show: int = 10
+    ens: Ensemble, selection: ColumnSelection, splits: tuple[str, ...]
 ) -> Iterator[tuple[Column, str]]:
     """Columns with values that are NaN or infinite, and in which samples; only those are read that may have some."""
     known = [ens.splits[name] for name in splits if name in ens.splits]
@@ -268,7 +270,7 @@ def find_bad_values(
         if _may_have_bad_values(ens, column):
             bad = _bad_rows(ens, column, rows)
             if len(bad):
-                ids = ", ".join(map(str, ens.sample_id[bad[:show]])) + (", …" if len(bad) > show else "")
+                ids = some_of(ens.sample_id[bad], _SHOWN)
                 yield column, f"'{column.name}' is NaN or infinite in {len(bad):,} samples: {ids}"
 
 

@@ -38,7 +38,6 @@ class LossesTaken(Event, frozen=True, kw_only=True):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The losses, and the learning rate of each phase."""
         return {**self.losses, **{f"lr/{phase}": lr for phase, lr in self.lr.items()}}
 
 
@@ -50,7 +49,6 @@ class RoundPlayed(Event, frozen=True, kw_only=True):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The numbers among the facts."""
         return dict(self.facts.get("values", {}))
 
 
@@ -62,7 +60,6 @@ class Validated(Event, frozen=True, kw_only=True):
 
     @property
     def values(self) -> Mapping[str, float]:
-        """The metrics."""
         return self.progress.metrics
 
 

@@ -7,8 +7,8 @@ of the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -28,15 +28,18 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def tensors_of(state: State) -> list[Tensor]:
-    """The tensors whose values are in the vector."""
-    return [holder[key] for holder, key in _places(state)]
+    """The tensors whose values are in the vector, in an order that all trainers know."""
+    moments = (
+        of for _, phase in sorted(state["optimizers"].items()) for _, of in sorted(phase["state"].items())
+    )
+    holders = (state["weights"], state["average"], *moments)
+    values = (holder[key] for holder in holders for key in sorted(holder))
+    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
 
 
 def replaced(state: State, vector: Tensor) -> State:
     """A new state with the values of a vector. Raises TrainingError if the vector is of another model."""
-    made = _with_new_mappings(state)
-    for holder, key in _places(made):
-        holder[key] = holder[key].clone()
+    made = copy.deepcopy(state)
     overwrite(tensors_of(made), vector, has_moments=has_moments(made))
     return made
 
@@ -62,26 +65,3 @@ def overwrite(tensors: Sequence[Tensor], vector: Tensor, *, has_moments: bool) -
 def has_moments(state: State) -> bool:
     """False for a model whose optimisers have made no step."""
     return any(phase["state"] for phase in state["optimizers"].values())
-
-
-def _places(state: State) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where the floating-point tensors of a state are, in an order that all trainers know."""
-    moments = (
-        of for _, phase in sorted(state["optimizers"].items()) for _, of in sorted(phase["state"].items())
-    )
-    for holder in (state["weights"], state["average"], *moments):
-        for key in sorted(holder):
-            value = holder[key]
-            if isinstance(value, Tensor) and value.is_floating_point():
-                yield holder, key
-
-
-def _with_new_mappings(state: State) -> State:
-    """The same tensors in new mappings."""
-    optimizers = {
-        phase: {**of, "state": {name: dict(moments) for name, moments in of["state"].items()}}
-        for phase, of in state["optimizers"].items()
-    }
-    return {
-        **state, "weights": dict(state["weights"]), "average": dict(state["average"]), "optimizers": optimizers,
-    }  # fmt: skip

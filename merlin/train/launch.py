@@ -15,6 +15,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from merlin.base.files import end_of
 from merlin.train.config import TrainConfig
 from merlin.train.events import StopRequest
 from merlin.train.parallel.rendezvous import serve_store
@@ -23,7 +24,7 @@ from merlin.train.reports import Note, Report, TrainObserver, from_line
 from merlin.train.run_directory import RunDirectory
 from merlin.train.tournament.presence import announce, presence_directory, withdraw
 
-TAIL_LINES = 15
+TAIL_LINES, TAIL_BYTES = 15, 1 << 16
 _POLL_S = 0.2  # a process may end without closing its pipe
 _BREAK_S = 10.0  # for the other ranks of a trainer to end after one of them failed
 _OK = (None, 0, EXIT_STOPPED)  # exit codes of ranks that did not fail, or are alive
@@ -209,11 +210,8 @@ class LocalTrainers(Struct):
         return TrainerOutcome(trainer.index, "finished" if finished else "stopped", trainer.report)
 
     def _tail(self, index: int) -> str:
-        try:
-            log = self.run_directory.trainer(index).log
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            return ""
+        """The last lines of a trainer's log."""
+        lines = end_of(self.run_directory.trainer(index).log, TAIL_BYTES).splitlines()
         return "\n".join(lines[-TAIL_LINES:])
 
     def _children(self) -> list[_Child]:

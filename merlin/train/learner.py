@@ -70,9 +70,8 @@ class Learner:
         self.trainee = trainee
         self.parallel = parallelize(trainee, mesh, config.training, device, scaler)
         self._names = {id(p): name for name, p in trainee.named_parameters()}
-        self._keys = frozenset(
-            trainee.state_dict()
-        )  # kept, since finding them takes as long as copying a small model
+        # kept, since finding them takes as long as copying a small model
+        self._keys = frozenset(trainee.state_dict())
         self.phases = [self._phase(name, config) for name in trainee.phases]
         self._decay = config.training.ema
         self.average = self._new_average()

@@ -57,7 +57,7 @@ class Loop:
         judge: Judge,
         checkpoints: Checkpoints,
         stop: StopRequest,
-        tournament: Rounds | None = None,
+        tournament: Rounds | None,
     ) -> None:
         self.trainer = trainer
         self.validation = validation

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from merlin.base.text import some_of
 from merlin.errors import TrainingError
 from merlin.train.parallel.mesh import Mesh
 
@@ -24,12 +25,8 @@ class LossRecord:
     def __init__(self, config: TrainConfig, trainer: int, loader: ShardLoader, mesh: Mesh) -> None:
         training = config.training
         self.bad_steps = 0
-        self._accumulate, self._trainer, self._loader, self._ranks = (
-            training.accumulate,
-            trainer,
-            loader,
-            mesh.data,
-        )
+        self._accumulate, self._trainer = training.accumulate, trainer
+        self._loader, self._ranks = loader, mesh.data
         # a tournament replaces a model whose loss is no number, so there is a round before the end
         least = config.tournament.interval + 1 if config.is_tournament else 1
         self._limit = max(training.nonfinite_limit, least)
@@ -85,7 +82,7 @@ class LossRecord:
         if index is not None:
             dataset = self._loader.dataset
             ids = dataset.ens.sample_id[dataset.rows[index.cpu().numpy()]].tolist()
-            which = f"\n  samples of step {number}: {', '.join(map(str, ids[:20]))}{', …' if len(ids) > 20 else ''}"
+            which = f"\n  samples of step {number}: {some_of(ids, 20)}"
         return (
             f"the loss of trainer {self._trainer} was not finite for {self.bad_steps} steps in a row, "
             f"from step {first} on; none of them changed the weights\n"

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from msgspec import Struct
 
+from merlin.batch.cores import usable_cores
 from merlin.errors import ConfigError, NotADataSetError, ShardError, TrainingError, UsageError, command_line
-from merlin.shards.ensemble import Ensemble, open_shards
-from merlin.shards.place import find_data_set
+from merlin.shards.ensemble import Ensemble, find_data_set, open_shards
 from merlin.train.config import CHANGEABLE, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
 from merlin.train.config_defaults import with_defaults
@@ -20,8 +20,16 @@ from merlin.train.data import Classes, ColumnSelection, TrainingData
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
-from merlin.train.models.registry import build, find, require_code, require_consent, resolved, version_of
-from merlin.train.parallel.world import choose_device, num_cores
+from merlin.train.models.registry import (
+    MODEL_ERRORS,
+    build,
+    find,
+    require_code,
+    require_consent,
+    resolved,
+    version_of,
+)
+from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantities
 from merlin.train.run_directory import (
     RunDirectory,
@@ -35,15 +43,6 @@ from merlin.train.run_directory import (
 from merlin.train.run_paths import CONFIG, is_run
 from merlin.train.widths import MOST, obstacle
 
-MODEL_ERRORS = (
-    RuntimeError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    NotImplementedError,
-)
 _TRIED = 4  # samples that a model is tried with
 
 
@@ -84,10 +83,8 @@ def prepare(
     if (path.is_dir() or (path.name == CONFIG and is_run(path.parent))) and not is_given:
         require_consent(file.config.model.name, file.where("model", "name"), trust_code=trust_code)
     prepared = check(file, num_local)
-    directory = prepared.config.directory
-    if directory is None or not is_run(Path(directory)):
-        return prepared
-    return _continued(prepared, RunDirectory(Path(directory)))
+    begun = _begun(prepared.config)
+    return prepared if begun is None else _continued(prepared, begun)
 
 
 def check(file: ConfigFile, num_local: int = 1) -> Prepared:
@@ -107,18 +104,19 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     _check_precision(file)
     data = TrainingData(ens, selection, _fit(file, ens, selection), config)
     trainee = build_trainee(config, selection.shapes)
-    num_samples = len(ens.splits[config.splits.train])
-    config = with_defaults(config, num_samples, len(trainee.phases), _begun(config))
+    num_samples, begun = len(ens.splits[config.splits.train]), _begun(config)
+    before = None if begun is None else load_config(begun.config_path).config
+    config = with_defaults(config, num_samples, len(trainee.phases), before)
     data = TrainingData(ens, selection, data.normaliser, config)
     check_trainee(file, config, trainee)
     _check_width(file, config, selection.shapes, trainee)
     file.raise_errors()
-    if config.directory is None or not is_run(Path(config.directory)):
+    if begun is None:
         trainee.start(data.normaliser)
     try_model(config, trainee, data)
     _check_shares(file, data)
     file.raise_errors()
-    threads = config.training.threads or max(1, num_cores() // num_local)
+    threads = config.training.threads or max(1, usable_cores() // num_local)
     return Prepared(config, _facts(config, data, trainee, data_path, threads), data.normaliser, None)
 
 
@@ -194,11 +192,11 @@ def _check_width(file: ConfigFile, config: TrainConfig, shapes: Shapes, trainee:
         file.error(path, f"the width of the model {config.model.name} cannot change: {why}", "leave it out")
 
 
-def _begun(config: TrainConfig) -> TrainConfig | None:
-    """The configuration of the run that is in the directory already; None if there is none."""
+def _begun(config: TrainConfig) -> RunDirectory | None:
+    """The run that is in the directory already; None if there is none."""
     if config.directory is None or not is_run(Path(config.directory)):
         return None
-    return load_config(RunDirectory(Path(config.directory)).config_path).config
+    return RunDirectory(Path(config.directory))
 
 
 def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:

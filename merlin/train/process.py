@@ -123,9 +123,8 @@ def open_loop(
         observer.note(Note(mesh.trainer, text))
 
     directory = run.trainer(mesh.trainer)
-    keep = (
-        config.training.keep if mesh.leaders is None else max(2, config.training.keep)
-    )  # all go on together
+    # trainers that go on together may have to go back to the checkpoint before the last one
+    keep = config.training.keep if mesh.leaders is None else max(2, config.training.keep)
     with ExitStack() as stack:
         data = open_data(run, config)
         trainer = _trainer(config, mesh, data, device)

@@ -40,7 +40,6 @@ class Judge(Struct, frozen=True):
 
 
 def deciding_metric(config: TrainConfig) -> str:
-    """The name of the metric that decides what is best."""
     if config.training.early_stopping is not None:
         return config.training.early_stopping.metric
     return config.tournament.metrics[0].name if config.tournament.metrics else "loss"

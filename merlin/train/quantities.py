@@ -81,7 +81,6 @@ class Quantities(Struct, frozen=True):
 
     @staticmethod
     def of(selection: ColumnSelection) -> Quantities:
-        """The columns that are selected."""
         return Quantities(
             tuple(map(_quantity, selection.inputs)),
             tuple(map(_quantity, selection.scalars)),

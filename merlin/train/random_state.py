@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,15 +18,19 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-def seed_torch(seed: int, device: torch.device) -> None:
-    """Seed PyTorch's random numbers on the CPU and on this device.
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """A context with PyTorch's random numbers of a seed, on the CPU and on this device; then they go on as before.
 
     `torch.manual_seed` seeds every kind of device. Where CUDA has not begun, it keeps each call, with its traceback,
     until it does, and that takes longer than a small model does for a thousand samples.
     """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
 
 
 def random_state(device: torch.device) -> State:

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from msgspec import Struct, field
 
+from merlin.base.clock import local_now
 from merlin.base.files import replacing, write_text
 from merlin.base.locks import locked
 from merlin.base.records import FileFormat, as_kind, to_plain
@@ -32,7 +33,7 @@ from merlin.train.checkpoint import read_best
 from merlin.train.config import TrainConfig
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
-from merlin.train.progress import deciding_metric
+from merlin.train.progress import Judge, deciding_metric
 from merlin.train.quantities import Quantities
 from merlin.train.run_paths import BEST, CONFIG, FACTS, MODEL_FORMAT, NORMALISE, RunPaths
 from merlin.train.state_file import State, write_state
@@ -93,7 +94,7 @@ class RunFacts(Struct, frozen=True):
 def environment_facts() -> dict[str, str]:
     """The time, and the versions and the host of a run that begins now, as `RunFacts` has them."""
     return {
-        "created": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "created": local_now(),
         "code_version": code_version(),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -185,8 +186,9 @@ def _is_better(state: State, than: State, metric: str) -> bool:
     judge = state["judge"]
     if judge != than["judge"]:
         return bool(judge["metric"] == metric != than["judge"]["metric"])
-    sign = 1 if judge["direction"] == "min" else -1
-    return bool(sign * state["progress"]["best"] < sign * than["progress"]["best"])
+    return Judge(judge["metric"], judge["direction"]).is_better(
+        state["progress"]["best"], than["progress"]["best"]
+    )
 
 
 def _facts_of(best: State) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from merlin.base.records import FileFormat
 from merlin.errors import TrainingError, WorkspaceError
+from merlin.shards.format.regular_file import read_json
 from merlin.workspace.directory import lock_file
 
 CONFIG, FACTS, NORMALISE, BEST = "config.yaml", "run.json", "normalise.json", "best.json"
@@ -64,6 +66,19 @@ class TrainerDirectory:
                 yield
         except WorkspaceError as error:
             raise TrainingError(str(error)) from error
+
+
+def read_facts(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is no such file. Raises TrainingError if it cannot be read."""
+    try:
+        found = read_json(path)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise TrainingError(f"{path} is damaged: it holds no facts")
+    return found
 
 
 def is_run(path: Path) -> bool:

@@ -24,7 +24,7 @@ from merlin.train.losses import LossRecord
 from merlin.train.models.base import Shapes, Trainee
 from merlin.train.optim import lr_factor, set_lr
 from merlin.train.parallel.mesh import Mesh
-from merlin.train.random_state import random_state, seed_all, seed_torch, set_random_state
+from merlin.train.random_state import random_state, seed_all, seeded, set_random_state
 from merlin.train.state_file import State
 from merlin.train.widths import Widths
 
@@ -104,7 +104,6 @@ class Trainer:
 
     @property
     def lr(self) -> dict[str, float]:
-        """The present learning rate of each phase."""
         return {phase.name: float(phase.optimizer.param_groups[0]["lr"]) for phase in self._learner.phases}
 
     # training
@@ -191,17 +190,15 @@ class Trainer:
         """
         sums: dict[str, Tensor] = {}
         count = 0
-        devices = [self.device] if self.device.type == "cuda" else []
         average, parallel = self._learner.average, self._learner.parallel
         parallel.sync_buffers()
         self.trainee.eval()
         try:
             with (
-                torch.random.fork_rng(devices),
+                seeded(derive_seed(_EVALUATE, self.config.seed), self.device),
                 torch.no_grad(),
                 contextlib.nullcontext() if average is None else average.applied(),
             ):
-                seed_torch(derive_seed(_EVALUATE, self.config.seed), self.device)
                 loader.seek(0)
                 for batch in loader:
                     num = len(next(iter(batch.values())))

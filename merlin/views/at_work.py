@@ -51,9 +51,7 @@ class QueueLine(Struct, frozen=True, kw_only=True):
     name: str
     depth: int | None  # waiting messages; None: the broker cannot be asked
     num_workers: int
-    oldest_s: (
-        float | None
-    )  # how long the oldest chunk that was offered has waited; None: none does, or not known
+    oldest_s: float | None  # for which the oldest chunk on offer has waited; None: none does, or not known
 
 
 class WorkersPage(Struct, frozen=True, kw_only=True):

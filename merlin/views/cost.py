@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
+from merlin.base.ranges import mark
 from merlin.execution.conductor import UPDATER
 from merlin.execution.job_folder import WORKER_PREFIX
 from merlin.ledger.encode import array_block, outcomes_of, read_blocks
@@ -26,7 +26,7 @@ from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.live import is_live
 from merlin.status.snapshot import EXECUTOR
-from merlin.views.allocation_cost import AllocationCost, Spell, allocation_costs
+from merlin.views.allocation_cost import HOUR_S, AllocationCost, Spell, allocation_costs
 from merlin.workspace.directory import (
     EXTENSIONS_DIR,
     REVISIONS_DIR,
@@ -37,8 +37,6 @@ from merlin.workspace.directory import (
     shown_together,
 )
 from merlin.workspace.revisions import AFTER, BEFORE, plans_of
-
-HOUR_S = 3600.0
 
 
 class StepCost(Struct, frozen=True, kw_only=True):
@@ -74,9 +72,7 @@ class StudyCost(Struct, frozen=True, kw_only=True):
     workspace: str
     steps: tuple[StepCost, ...]  # in the order of the plan; then "NAME (gone)": of other revisions alone
     total: StepCost
-    overhead_h: (
-        float  # of workers that had a chunk, between and after its tasks: to start them and collect outputs
-    )
+    overhead_h: float  # of workers that had a chunk, to start its tasks and to collect their outputs
     idle_h: float  # of workers that waited for work, or whose tasks were lost with them; a core each
     allocations: tuple[AllocationCost, ...]  # batch jobs of workers, the oldest first
 
@@ -85,9 +81,9 @@ class StudyCost(Struct, frozen=True, kw_only=True):
         return self.total.used_h + self.overhead_h + self.idle_h
 
 
-def study_cost(workspace: Workspace, *, now: float | None = None) -> StudyCost:
+def study_cost(workspace: Workspace) -> StudyCost:
     """Read the ledgers of a study and its extensions, and the records of its batch jobs."""
-    now = time.time() if now is None else now
+    now = time.time()
     tallies: dict[str, _Tally] = {}
     spells: list[Spell] = []
     idle_s = 0.0
@@ -264,7 +260,8 @@ def _count_record(
     outcomes = outcomes_of(header, blocks)
     seconds = array_block(blocks, BlockId.SECONDS, num)
     assert seconds is not None
-    stands = _mask(ranges, header.lo, num)
+    stands = np.full(num, ranges is None)
+    mark(stands, ranges or (), header.lo)
     seconds = seconds.astype(np.float64)
     ran, ok, failed = outcomes != NO_OUTCOME, outcomes == Outcome.OK, outcomes == Outcome.FAILED
     tries = array_block(blocks, BlockId.TRIES, num)
@@ -278,14 +275,6 @@ def _count_record(
     tally.retried_s += cores * (float(seconds[failed & ~stands].sum()) + again_s)
     tally.interrupted_s += cores * float(seconds[outcomes == Outcome.INTERRUPTED].sum())
     return int(np.count_nonzero(ran)) + num_again, float(seconds[ran].sum()), again_s
-
-
-def _mask(ranges: Ranges | None, lo: int, num: int) -> NDArray[np.bool_]:
-    """Which of `num` tasks from `lo` on are in the ranges; None stands for all."""
-    mask = np.full(num, ranges is None)
-    for a, b in ranges or ():
-        mask[max(0, a - lo) : max(0, b - lo)] = True
-    return mask
 
 
 def _note_worker(entry: LedgerEntry, cores: int, busy: _Busy) -> bool:

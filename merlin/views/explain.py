@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from merlin.batch.job_records import JobRecords
+from merlin.batch.job_records import JobRecord, JobRecords
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.registry import installed, to_ask
 from merlin.config.load import find_config
@@ -18,8 +18,7 @@ from merlin.errors import ConfigError, ExecutionError, MerlinError, command_line
 from merlin.execution.distributed.registry import WorkerInfo
 from merlin.execution.distributed.worker_jobs import jobs_folder
 from merlin.views.job_obstacles import Asked, of_autoscale, of_jobs
-from merlin.views.obstacle import Kind
-from merlin.views.obstacle import Obstacle as Obstacle
+from merlin.views.obstacle import Kind, Obstacle
 from merlin.views.obstacles import obstacles
 from merlin.views.queues import served_queues
 from merlin.views.servers import open_registry, reach_all
@@ -85,9 +84,8 @@ def obstacles_of(workspace: Workspace) -> tuple[Obstacle, ...]:
 def explain_study(workspace: Workspace, *, is_thorough: bool = True) -> StudyExplanation:
     """Look at everything that may keep the study, and its extensions, from running.
 
-    If thorough, it also asks the batch scheduler, and writes a small file to see whether there is room.
-
-    Raises LedgerError.
+    If thorough, it also asks the batch scheduler, and writes a small file to see whether there is room. Raises
+    LedgerError.
     """
     members = tuple(facts_of(study, tries_disk=is_thorough) for study in shown_together(workspace))
     found: list[Obstacle] = []
@@ -115,14 +113,10 @@ def _of_worker_jobs(
         for facts in members:
             if facts.servers is not None:
                 workers |= {worker.name: worker for worker in facts.servers.workers if worker.is_alive}
-        asked = Asked(path=workspace.path, queues=(), clients=hurried_clients(), records=records)
+        clients = [SchedulerClient(each, limit_s=SCHEDULER_S) for each in to_ask(installed())]
+        asked = Asked(path=workspace.path, queues=(), clients=clients, records={workspace.path: records})
         yield from of_jobs(asked, list(workers.values()))
     yield from of_autoscale(workspace.path)
-
-
-def hurried_clients() -> list[SchedulerClient]:
-    """The batch schedulers of this machine, which have little time to answer."""
-    return [SchedulerClient(each, limit_s=SCHEDULER_S) for each in to_ask(installed())]
 
 
 # ------------------------------------------------------------------------------------------ of workers
@@ -161,15 +155,8 @@ def _nothing(*found: Obstacle) -> Explanation:
 def _of_studies(asked: Asked, config: Config) -> Explanation:
     workers = open_registry(config).workers()
     ours = [worker for worker in workers if served_queues(worker, config) & set(asked.queues)]
-    found: list[Obstacle] = []
     studies = _studies(asked, config)
-    for workspace in studies:
-        facts = facts_of(workspace)
-        if not facts.missing:
-            found.append(Obstacle(what="it has ended: every task has an outcome", kind=Kind.STATE))
-        found += [each for each in obstacles(facts) if not each.is_normal]
-        name = workspace.path.name
-        found = [each if name in each.what else replace(each, what=f"{name}: {each.what}") for each in found]
+    found = [each for study in studies for each in of_study(facts_of(study))]
     if not studies:
         start = command_line("run", asked.path)
         found.append(Obstacle(what="no open study of yours uses these queues", remedy=start, kind=Kind.STATE))
@@ -180,12 +167,23 @@ def _of_studies(asked: Asked, config: Config) -> Explanation:
                 what="every worker of these queues is ending", remedy=_more_workers(asked), kind=Kind.WORKERS
             )
         )
-    found += [*of_jobs(asked, workers), *of_autoscale(asked.path)]
+    records = {**asked.records, **({} if asked.path.is_dir() else _records_of(studies))}
+    found += of_jobs(replace(asked, records=records), workers)
+    found += [each for path in records for each in of_autoscale(path)]
     return Explanation(
         num_chunks=sum(len(worker.running) for worker in ours),
         num_workers=len(ours),
         obstacles=tuple(found),
     )
+
+
+def of_study(facts: StudyFacts) -> list[Obstacle]:
+    """What keeps more of one of several studies from running, each with the name of its workspace."""
+    found = [each for each in obstacles(facts) if not each.is_normal]
+    if not facts.missing:
+        found.insert(0, Obstacle(what="it has ended: every task has an outcome", kind=Kind.STATE))
+    name = facts.workspace.path.name
+    return [each if name in each.what else replace(each, what=f"{name}: {each.what}") for each in found]
 
 
 def _studies(asked: Asked, config: Config) -> list[Workspace]:
@@ -197,6 +195,15 @@ def _studies(asked: Asked, config: Config) -> list[Workspace]:
         if set(info.queues) & set(asked.queues):
             with suppress(MerlinError):  # it lies where this machine cannot see it
                 found.append(open_workspace(Path(info.workspace)))
+    return found
+
+
+def _records_of(studies: Sequence[Workspace]) -> Mapping[Path, Sequence[JobRecord]]:
+    """The worker jobs of studies, such as `merlin run --autoscale` submits; without those that cannot be read."""
+    found = {}
+    for study in studies:
+        with suppress(MerlinError):
+            found[study.path] = JobRecords(jobs_folder(study.path)).all()
     return found
 
 

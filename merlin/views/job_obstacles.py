@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Asked(Struct, frozen=True, kw_only=True):
     path: Path  # a spec or workspace, as it was given
     queues: tuple[str, ...]
     clients: Sequence[SchedulerClient]  # () if no scheduler is there
-    records: Sequence[JobRecord]  # of its worker jobs
+    records: Mapping[Path, Sequence[JobRecord]]  # of worker jobs, by the spec or workspace that they are of
 
 
 class _Decision(Struct, frozen=True, kw_only=True):
@@ -68,8 +68,9 @@ def of_jobs(asked: Asked, workers: Sequence[WorkerInfo]) -> Iterator[Obstacle]:
             yield Obstacle(
                 what=f"job {job.id} runs, and no worker of it has reported", remedy=show, kind=Kind.JOB
             )
-    if not jobs and asked.clients and asked.records:
-        yield from _last_end(asked, asked.records[-1])
+    if not jobs and asked.clients:
+        for path, records in asked.records.items():
+            yield from _last_end(path, records[-1]) if records else ()
 
 
 def of_autoscale(path: Path) -> Iterator[Obstacle]:
@@ -86,7 +87,7 @@ def of_autoscale(path: Path) -> Iterator[Obstacle]:
                 yield Obstacle(what=f"merlin workers autoscale submits no job: {last.reason}", kind=Kind.CAP)
 
 
-def _last_end(asked: Asked, last: JobRecord) -> Iterator[Obstacle]:
+def _last_end(path: Path, last: JobRecord) -> Iterator[Obstacle]:
     if last.refused:
         yield Obstacle(
             what=f"the last worker job was refused: {last.refused}",
@@ -95,7 +96,7 @@ def _last_end(asked: Asked, last: JobRecord) -> Iterator[Obstacle]:
         )
     elif last.id:
         how = f" ({last.seen.state})" if last.seen and last.seen.state.is_over else ""
-        show = command_line("workers", "logs", asked.path, "--job", last.id)
+        show = command_line("workers", "logs", path, "--job", last.id)
         yield Obstacle(
             what=f"no worker job waits or runs; the last one, {last.id}, has ended{how}",
             remedy=show,

@@ -13,6 +13,7 @@ from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.activity import Activity, LiveWorkers, of_silence, of_workers
 from merlin.status.facts import LedgerFacts
 from merlin.status.live import holder_of
+from merlin.status.run_events import was_published
 from merlin.status.snapshot import Snapshot, is_published, local_activity, read_facts, snapshot_of
 from merlin.workspace.directory import Workspace, shown_together
 
@@ -127,20 +128,26 @@ def _step_jobs(workspace: Workspace) -> tuple[StepJobCounts, ...]:
 
 
 def published_members(workspace: Workspace) -> list[Workspace]:
-    """The study and the extensions that workers have, or that have left batch jobs; the study itself if there are none.
+    """The study and the extensions that workers have, or that have left batch jobs.
 
-    Raises WorkspaceError if a command runs one of them itself: only Ctrl-C in that command ends it.
+    Raises WorkspaceError if a command runs one of them itself.
     """
     studies = shown_together(workspace)
     found = [study for study in studies if is_published(replay(study.ledger_dir, study.plan))]
-    for study in found or studies[:1]:
+    for study in found or studies:
         if holder := holder_of(study):
             raise WorkspaceError(
                 f"{study.path} is run by a command of its own ({holder}), not by workers; press Ctrl-C there, "
                 "or send it SIGTERM"
             )
-    found += [study for study in studies if study not in found and has_left_jobs(study)]
-    return found or studies[:1]
+    return found + [study for study in studies if study not in found and has_left_jobs(study)]
+
+
+def last_on_workers(workspace: Workspace) -> list[Workspace]:
+    """The study and the extensions whose last run was one on workers, even if it has ended."""
+    return [
+        study for study in shown_together(workspace) if was_published(replay(study.ledger_dir, study.plan))
+    ]
 
 
 def has_left_jobs(study: Workspace) -> bool:

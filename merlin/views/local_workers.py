@@ -30,11 +30,8 @@ def local_workers(member: Member, now: float) -> tuple[WorkerLine, ...]:
         and session_start(writer.session, writer.started) == latest
         and _may_be_alive(writer)
     ]
-    return tuple(_line(writer, member.facts.last_sign(name), now) for writer, name in sorted(ours, key=_name))
-
-
-def _name(found: tuple[Writer, str]) -> str:
-    return found[0].worker
+    ours.sort(key=lambda found: found[0].worker)
+    return tuple(_line(writer, member.facts.last_sign(name), now) for writer, name in ours)
 
 
 def _may_be_alive(writer: Writer) -> bool:

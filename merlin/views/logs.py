@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from merlin.errors import UsageError
+from merlin.execution.conductor import CONTROLLER
 from merlin.ledger.columns import task_columns
 from merlin.ledger.replay import Replay, replay
 from merlin.plan.layout import LOGS
@@ -15,11 +16,11 @@ from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.workspace.directory import Workspace, shown_together
 
-OUTCOMES = {
-    int(Outcome.OK): "ok",
-    int(Outcome.FAILED): "failed",
-    int(Outcome.SOFT_FAILED): "failed",
-    int(Outcome.SKIPPED): "skipped",
+OUTCOMES: dict[int, str] = {
+    Outcome.OK: "ok",
+    Outcome.FAILED: "failed",
+    Outcome.SOFT_FAILED: "failed",
+    Outcome.SKIPPED: "skipped",
 }  # any other: "missing"
 
 
@@ -50,10 +51,7 @@ class TaskLogs:
     """The logs of a sample's tasks, or of steps that run once, followed over time."""
 
     def __init__(self, workspace: Workspace, sample: int | None, steps: Collection[str]) -> None:
-        """Find the tasks.
-
-        Raises UsageError if the study has no such sample, or if a step runs per sample and `sample` is None.
-        """
+        """Raises UsageError if the study has no such sample, or if a step runs per sample and `sample` is None."""
         studies = shown_together(workspace)
         if sample is None:
             self._tasks = _tasks_of_steps(studies, steps)
@@ -79,11 +77,11 @@ def _tasks_of_sample(studies: Sequence[Workspace], sample: int, steps: Collectio
     having = [study for study in studies if study.plan.samples is not None]
     for study in having:
         task = sample - study.first_sample
-        if 0 <= task < _num_samples(study):
+        if 0 <= task < study.plan.num_samples:
             return [(study, i, task) for i in _of_steps(study, steps) if i.per_sample]
     if not having:
         raise UsageError(f"{studies[0].path} has no samples; give --step NAME alone")
-    first, last = having[0].first_sample, having[-1].first_sample + _num_samples(having[-1]) - 1
+    first, last = having[0].first_sample, having[-1].first_sample + having[-1].plan.num_samples - 1
     raise UsageError(f"there is no sample {sample}; {studies[0].path} has {first} to {last}")
 
 
@@ -119,17 +117,18 @@ class FailureLogs:
                 continue
             self._known.add((found.instance, task, found.ended))
             instance = self._study.instance(found.instance)
+            worker, host = _who_ran(found.worker, found.host)
             yield TaskLog(
                 step=instance.step,
                 instance=instance.id,
                 task=task,
                 sample_id=self._study.sample_id(instance, task),
                 outcome="failed",
-                worker=found.worker,
-                host=found.host,
+                worker=worker,
+                host=host,
                 cause=found.failure.cause,
                 tail=found.failure.tail,
-                files=files_of(self._study, instance, task, found.worker),
+                files=files_of(self._study, instance, task, worker),
                 extension=self._study.member,
             )
 
@@ -143,10 +142,6 @@ def _of_steps(study: Workspace, steps: Collection[str]) -> list[StepInstance]:
     return [i for i in study.plan.instances if not steps or i.step in steps]
 
 
-def _num_samples(study: Workspace) -> int:
-    return 0 if study.plan.samples is None else study.plan.samples.num
-
-
 def _log_of(study: Workspace, state: Replay, instance: StepInstance, task: int) -> TaskLog:
     columns = task_columns(state, instance.id, instance.num_tasks, task, task + 1)
     writer = columns.writer_table[columns.writers[0]] if columns.writers[0] >= 0 else None
@@ -155,6 +150,7 @@ def _log_of(study: Workspace, state: Replay, instance: StepInstance, task: int) 
     if outcome == "failed":
         every = (found.failure for found in state.failures([instance.id]))
         failure = next((each for each in every if each.task == task), None)
+    worker, host = _who_ran(writer.worker, writer.host) if writer else ("", "")
     ran = outcome in ("ok", "failed")
     return TaskLog(
         step=instance.step,
@@ -162,13 +158,18 @@ def _log_of(study: Workspace, state: Replay, instance: StepInstance, task: int) 
         task=task,
         sample_id=study.sample_id(instance, task),
         outcome=outcome,
-        worker=writer.worker if writer and ran else "",
-        host=writer.host if writer and ran else "",
+        worker=worker if ran else "",
+        host=host if ran else "",
         cause=failure.cause if failure else "",
         tail=failure.tail if failure else "",
-        files=files_of(study, instance, task, writer.worker if writer else ""),
+        files=files_of(study, instance, task, worker),
         extension=study.member,
     )
+
+
+def _who_ran(worker: str, host: str) -> tuple[str, str]:
+    """The worker and its host, unless a run has decided an outcome that no worker reports."""
+    return ("", "") if worker == CONTROLLER else (worker, host)
 
 
 def files_of(study: Workspace, instance: StepInstance, task: int, worker: str) -> tuple[LogFile, ...]:

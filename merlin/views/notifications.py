@@ -84,12 +84,12 @@ def send_tests(found: Notifications, environment: Mapping[str, str]) -> Iterator
             time=time.time(),
             host=socket.gethostname(),
         )
+        problem = ""
         try:
             deliver(rule, notice, environment, num_tries=1)
         except MerlinError as error:
-            yield Tried(line=line, error=str(error))
-        else:
-            yield Tried(line=line, error="")
+            problem = str(error)
+        yield Tried(line=line, error=problem)
 
 
 def _lines(rules: tuple[NotifyRule, ...], told: Mapping[int, list[TimeTold]]) -> tuple[NotifyLine, ...]:

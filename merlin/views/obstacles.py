@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from merlin.base.text import count, duration, size
-from merlin.batch.contract import JobState
+from merlin.batch.jobs import in_short
 from merlin.errors import command_line
 from merlin.execution.job_counts import count_jobs
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.job_policy import job_policy
-from merlin.plan.plan import StepInstance, StepKind
+from merlin.plan.plan import StepKind
 from merlin.status.snapshot import CANCELLED
 from merlin.views.after_stop import LIMITS, next_commands
 from merlin.views.obstacle import Kind, Obstacle
@@ -47,8 +48,9 @@ def _of_end(facts: StudyFacts) -> Iterator[Obstacle]:
     path = facts.workspace.path
     skipped = sum(counts.skipped for counts in facts.counts.values())
     if facts.failed or skipped:
+        because = f", and {skipped:,} skipped because of them" if skipped else ""
         yield Obstacle(
-            what=f"every task has an outcome: {facts.failed:,} failed, and {skipped:,} skipped because of such",
+            what=f"every task has an outcome: {facts.failed:,} failed{because}",
             remedy=f"see why: {command_line('failures', path)}; run them again: "
             f"{command_line('rerun', path, '--failed')}",
             kind=Kind.STATE,
@@ -123,6 +125,12 @@ def _of_state(facts: StudyFacts) -> Iterator[Obstacle]:
         )
     else:
         yield _stopped(facts, str(last.data.get("reason", "")))
+        if refused := str(last.data.get("refused", "")):
+            yield Obstacle(
+                what=f"before it stopped, a batch job was refused: {in_short(refused)}",
+                remedy=_mend_batch(facts),
+                kind=Kind.JOB,
+            )
 
 
 def _stopped(facts: StudyFacts, reason: str) -> Obstacle:
@@ -136,6 +144,9 @@ def _stopped(facts: StudyFacts, reason: str) -> Obstacle:
         else f"it has stopped: {reason or 'no reason is known'}"
     )
     remedy = "; ".join(next_commands(path, reason, has_failed=facts.failed > 0))
+    if num := facts.num_on_workers:
+        what += f"; {count(num, 'chunk')} of before still run{'s' * (num == 1)}"
+        remedy = f"wait for that, or end it: {command_line('cancel', path)}; {remedy}"
     if kind is Kind.LIMIT:
         remedy = f"see what failed: {command_line('failures', path)}; {remedy}"
     return Obstacle(what=what, remedy=remedy, kind=kind)
@@ -144,31 +155,37 @@ def _stopped(facts: StudyFacts, reason: str) -> Obstacle:
 def _of_bad_nodes(facts: StudyFacts) -> Iterator[Obstacle]:
     path = facts.workspace.path
     for node, step in sorted(facts.bad_nodes.items()):
-        yield Obstacle(what=why_quarantined(node, step), remedy=of_bad_node(path), kind=Kind.NODE)
-
-
-def of_bad_node(path: object) -> str:
-    """What to do about a bad node."""
-    return (
-        f"see what failed there: {command_line('failures', path)}; tell those who run the machine; "
-        f"for a run on all nodes again: {command_line('restart', path)}"
-    )
+        yield Obstacle(
+            what=why_quarantined(node, step),
+            remedy=f"see what failed there: {command_line('failures', path)}; tell those who run the machine; "
+            f"for a run on all nodes again: {command_line('restart', path)}",
+            kind=Kind.NODE,
+        )
 
 
 def _of_step_jobs(facts: StudyFacts) -> Iterator[Obstacle]:
     """Batch jobs of steps that wait, cannot be submitted, or have reached their highest number."""
     for counts in count_jobs(facts.step_jobs):
         step = facts.workspace.instance(counts.instance).step
+        if counts.refused:
+            yield Obstacle(
+                what=f"{counts.scheduler} refuses the jobs of {counts.instance}: {'; '.join(counts.refusals)}",
+                remedy=_mend_batch(facts),
+                kind=Kind.JOB,
+                step=step,
+            )
         if counts.pending:
             why = "; ".join(counts.reasons) or f"{counts.scheduler} has given no reason yet"
             yield Obstacle(
                 what=f"{count(counts.pending, 'batch job')} of {counts.instance} pending: {why}",
-                remedy="fewer nodes or a shorter walltime start sooner; the keys stand in the step",
+                remedy="with fewer `nodes` or a shorter `walltime` of the step they start sooner",
                 kind=Kind.JOB,
                 step=step,
                 is_normal=facts.is_running,
             )
-    for step, num in _open_jobs(facts).items():
+    open_jobs = (job for job in facts.step_jobs if not (job.state.is_over or job.refused))
+    num_open = Counter(facts.workspace.instance(job.chunk.instance).step for job in open_jobs)
+    for step, num in num_open.items():
         policy = next((p for i in facts.instances(step) if (p := job_policy(i)) is not None), None)
         ready = sum(facts.counts[i.id].ready for i in facts.instances(step))
         if policy is not None and num >= policy.max_jobs and ready > num * policy.tasks_per_job:
@@ -182,14 +199,11 @@ def _of_step_jobs(facts: StudyFacts) -> Iterator[Obstacle]:
             )
 
 
-def _open_jobs(facts: StudyFacts) -> dict[str, int]:
-    """The number of batch jobs that wait or run, by step."""
-    found: dict[str, int] = {}
-    for job in facts.step_jobs:
-        if job.state in (JobState.PENDING, JobState.RUNNING):
-            step = facts.workspace.instance(job.chunk.instance).step
-            found[step] = found.get(step, 0) + 1
-    return found
+def _mend_batch(facts: StudyFacts) -> str:
+    """What to do about jobs that are refused. A command that runs the study keeps it from being updated."""
+    stop = "stop the run (Ctrl-C), " if facts.holder is not None else ""
+    update = command_line("run", "SPEC", "--update", facts.workspace.path)
+    return f"if the step or `batch` asks for something wrong: {stop}mend the spec; then: {update}"
 
 
 def _of_retries(facts: StudyFacts) -> Iterator[Obstacle]:
@@ -213,17 +227,21 @@ def _of_retries(facts: StudyFacts) -> Iterator[Obstacle]:
 
 def _of_dependencies(facts: StudyFacts) -> Iterator[Obstacle]:
     """Steps that wait for others."""
-    waiting: dict[str, int] = {}
+    waiting: Counter[str] = Counter()
     behind: dict[str, dict[str, None]] = {}  # step -> steps that it waits for
     for instance in facts.workspace.plan.instances:
         if num := facts.counts[instance.id].waiting:
-            waiting[instance.step] = waiting.get(instance.step, 0) + num
-            others = (source.step for source in sources_of(instance, facts) if source.step != instance.step)
-            behind.setdefault(instance.step, {}).update(dict.fromkeys(others))
+            waiting[instance.step] += num
+            others = behind.setdefault(instance.step, {})
+            for edge in instance.edges:
+                source = facts.workspace.instance(edge.source)
+                if facts.counts[source.id].missing and source.step != instance.step:
+                    others[source.step] = None
     for step, num in waiting.items():
+        first = next(iter(behind[step]), "")
         yield Obstacle(
             what=_waits(facts, step, list(behind[step]), num),
-            remedy=_look_at(facts, list(behind[step])),
+            remedy=command_line("explain", facts.workspace.path, first) if first else "",
             kind=Kind.DEPENDENCY,
             step=step,
             is_normal=True,
@@ -243,42 +261,21 @@ def _waits(facts: StudyFacts, step: str, others: list[str], num: int) -> str:
     return f"{step} waits for {' and for '.join(names)}, with {count(num, 'task')}"
 
 
-def sources_of(instance: StepInstance, facts: StudyFacts) -> Iterator[StepInstance]:
-    """The step instances that an instance depends on and that have not ended."""
-    for edge in instance.edges:
-        if facts.counts[edge.source].missing:
-            yield facts.workspace.instance(edge.source)
-
-
-def _look_at(facts: StudyFacts, steps: list[str]) -> str:
-    return command_line("explain", facts.workspace.path, steps[0]) if steps else ""
-
-
-def ready_by_step(facts: StudyFacts) -> dict[str, int]:
-    """The number of tasks that could run now or do run, by step."""
-    found: dict[str, int] = {}
-    for instance in facts.workspace.plan.instances:
-        counts = facts.counts[instance.id]
-        if num := counts.startable:
-            found[instance.step] = found.get(instance.step, 0) + num
-    return found
-
-
 def _of_local_workers(facts: StudyFacts) -> Iterator[Obstacle]:
     """The obstacle of a run on one machine: more tasks are ready than it has workers."""
-    ready = {
-        step: num
-        for step, num in ready_by_step(facts).items()
-        if all(job_policy(instance) is None for instance in facts.instances(step))
-    }
+    ready: Counter[str] = Counter()
+    for instance in facts.workspace.plan.instances:
+        num = facts.counts[instance.id].startable
+        if num and job_policy(instance) is None:
+            ready[instance.step] += num
     num_workers = int(facts.last_run.data.get("workers", 0)) if facts.last_run else 0
-    if sum(ready.values()) > num_workers > 0:
+    if ready.total() > num_workers > 0:
         path = facts.workspace.path
         more = command_line("restart", path, "--workers", 2 * num_workers)
         batch = jobs_command(facts.workspace.plan, path)
         elsewhere = f"; on other machines, with a broker: {batch}" if batch else ""
         yield Obstacle(
-            what=f"{count(sum(ready.values()), 'task')} of {', '.join(ready)} run or are ready, for "
+            what=f"{count(ready.total(), 'task')} of {', '.join(ready)} run or are ready, for "
             f"{count(num_workers, 'worker process', 'worker processes')} on this machine",
             remedy=f"for more at a time press Ctrl-C there, then: {more}{elsewhere}",
             kind=Kind.BUSY,

@@ -24,11 +24,11 @@ from merlin.plan.fit import Need, need_of
 from merlin.plan.job_policy import job_policy
 from merlin.plan.plan import StepInstance
 from merlin.plan.schedule import Scheduler
-from merlin.plan.task_states import TaskCounts
+from merlin.plan.task_states import TaskCounts, sum_by_step
 from merlin.plan.tasks import Outcome
 from merlin.status.snapshot import CANCELLED, end_of_run, is_published
 from merlin.views.queues import served_queues
-from merlin.views.watch import Look, State, idle_queues, sum_by_step
+from merlin.views.watch import Look, State, idle_queues
 from merlin.workspace.directory import Workspace
 
 SETTLE_S = 6.0  # for the end of a study to be written down; an owner that was killed is replaced after 4

@@ -66,7 +66,7 @@ def reruns(workspace: Workspace, choice: Choice) -> list[Rerun]:
     studies = shown_together(workspace)
     if choice.samples:
         _require_samples(studies, choice.samples)
-    found = _by_condition(workspace, choice.where) if choice.where else None
+    found = select_tasks(workspace, choice.where) if choice.where else None
     out: list[Rerun] = []
     for study in studies:
         chosen = _chosen(study, choice)
@@ -77,10 +77,6 @@ def reruns(workspace: Workspace, choice: Choice) -> list[Rerun]:
     if choice.groups:
         _require_groups(studies, choice)
     return [rerun for rerun in out if rerun.num_tasks]
-
-
-def _by_condition(workspace: Workspace, condition: str) -> dict[int, Tasks]:
-    return select_tasks(workspace, condition)
 
 
 def _chosen(study: Workspace, choice: Choice) -> Tasks:

@@ -13,7 +13,6 @@ from merlin.plan.job_policy import job_policy
 from merlin.plan.tasks import Chunk
 from merlin.views.obstacle import Kind, Obstacle
 from merlin.views.study_facts import Handed, OnServers, StudyFacts
-from merlin.views.ways_to_start import ways_to_start
 
 MAX_NAMED = 3  # leases of silent workers
 LATE_S = 10.0  # an offer is late if nobody takes it for so long, although there are free slots
@@ -54,11 +53,10 @@ def of_servers(facts: StudyFacts) -> Iterator[Obstacle]:
 
 def _of_workers(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
     """Queues with work that no worker serves."""
-    start = ways_to_start(facts.workspace.plan, facts.workspace.path)
+    start = facts.ways_to_start
     queues: dict[str, dict[str, None]] = {}
     for instance in facts.workspace.plan.instances:
-        counts = facts.counts[instance.id]
-        if (counts.ready or counts.queued or counts.running) and not servers.serving(instance.queue):
+        if facts.counts[instance.id].startable and not servers.serving(instance.queue):
             queues.setdefault(instance.queue, {})[instance.step] = None
     for queue, steps in queues.items():
         ending = [w for w in servers.workers if w.is_alive and queue in servers.served[w.name]]
@@ -151,7 +149,6 @@ def _of_work(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
     """What the owner says about steps that need workers with more time, cores or GPUs than there are."""
     bad = {why_quarantined(node, step) for node, step in facts.bad_nodes.items()}
     reasons = dict.fromkeys(reason for entry in servers.work for reason in entry.waiting)
-    start = ways_to_start(facts.workspace.plan, facts.workspace.path)
     for reason in reasons:
         if reason in bad:
             continue
@@ -159,9 +156,8 @@ def _of_work(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
         step = next((i.step for i in facts.workspace.plan.instances if _is_about(reason, i.step)), "")
         yield Obstacle(
             what=reason,
-            remedy=f"workers with more time, e.g. with --walltime: {start}"
-            if is_time
-            else f"workers where there are such: {start}",
+            remedy=f"workers {'with more time, e.g. with --walltime' if is_time else 'where there are such'}: "
+            f"{facts.ways_to_start}",
             kind=Kind.WALLTIME if is_time else Kind.SIZE,
             step=step,
         )
@@ -186,7 +182,7 @@ def _of_offers(facts: StudyFacts, servers: OnServers) -> Iterator[Obstacle]:
         if len(busy) == len(serving):
             yield Obstacle(
                 what=f"tasks of {steps} are ready, and every worker of queue {queue} ({len(serving)}) is busy",
-                remedy=f"for more at a time: {ways_to_start(facts.workspace.plan, facts.workspace.path)}",
+                remedy=f"for more at a time, {facts.ways_to_more}",
                 kind=Kind.BUSY,
                 is_normal=True,
             )

@@ -89,11 +89,10 @@ def _of_study(study: Workspace, trace: int, top: int, times: _Times) -> Iterator
     ids = {instance.id: _id(8, "instance", study_id, instance.id) for instance in study.plan.instances}
     of_instances = {id: _Times() for id in ids}
     for record in streamed_records(study):
-        have = of_instances.get(record.header.instance)
-        if have is not None:
-            have.note(record.header.started, record.header.ended)
-            have.counts = [a + b for a, b in zip(have.counts, record.header.counts, strict=True)]
-            yield _of_chunk(study, record, trace, ids[record.header.instance])
+        have = of_instances[record.header.instance]
+        have.note(record.header.started, record.header.ended)
+        have.counts = [a + b for a, b in zip(have.counts, record.header.counts, strict=True)]
+        yield _of_chunk(study, record, trace, ids[record.header.instance])
     for instance in study.plan.instances:
         have = of_instances[instance.id]
         if have.is_known:

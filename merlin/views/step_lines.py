@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -67,10 +68,9 @@ def step_lines(
             steps_of[instance.id] = instance.step
             if instance.kind is not StepKind.MANIFEST:
                 kinds.setdefault(instance.step, instance.kind.value)
-    filtered: dict[str, int] = {}
+    filtered: Counter[str] = Counter()
     for found in data_sets:
-        step = steps_of[found.aggregate]
-        filtered[step] = filtered.get(step, 0) + found.samples.filtered
+        filtered[steps_of[found.aggregate]] += found.samples.filtered
     by_step: dict[str, list[StepStatus]] = {}
     for snapshot in snapshots:
         for status in snapshot.steps:

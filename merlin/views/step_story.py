@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -53,16 +54,16 @@ def step_story(explained: StudyExplanation, step: str) -> StepStory:
     """The story of a step (or step instance) of an explained study."""
     chosen = [(facts, i) for facts in explained.members for i in facts.instances(step)]
     counts = [facts.counts[instance.id] for facts, instance in chosen]
-    first = chosen[0][1]
+    first, servers = chosen[0][1], chosen[0][0].servers
     return StepStory(
         step=step,
         queue=first.queue,
         kind=str(first.kind),
         **summed(counts),
-        ready=sum(c.ready + c.queued + c.running for c in counts),
+        ready=sum(c.startable for c in counts),
         waiting=sum(c.waiting for c in counts),
         running=_running(chosen),
-        num_workers=_num_workers(chosen[0][0], first),
+        num_workers=None if servers is None else len(servers.serving(first.queue)),
         needs=_needs(first),
         after=tuple(_after(chosen)),
         causes=tuple(_causes(chosen, step)) if any(c.failed for c in counts) else (),
@@ -83,12 +84,6 @@ def _running(chosen: Sequence[tuple[StudyFacts, StepInstance]]) -> int | None:
     return num if is_known else None
 
 
-def _num_workers(facts: StudyFacts, instance: StepInstance) -> int | None:
-    if facts.servers is None:
-        return None
-    return len(facts.servers.serving(instance.queue))
-
-
 def _needs(instance: StepInstance) -> str:
     """Cores, GPUs, nodes and time of each task."""
     policy, limit_s = job_policy(instance), walltime_s(instance.resources)
@@ -107,14 +102,11 @@ def _needs(instance: StepInstance) -> str:
 
 def _after(chosen: Sequence[tuple[StudyFacts, StepInstance]]) -> list[str]:
     """What the step depends on, and how much of that has not ended."""
-    open_tasks: dict[tuple[str, str], int] = {}
+    open_tasks: Counter[tuple[str, str]] = Counter()
     for facts, instance in chosen:
-        for edge in instance.edges:
+        for edge in instance.edges if instance.kind is not StepKind.MANIFEST else ():
             source = facts.workspace.instance(edge.source)
-            if instance.kind is StepKind.MANIFEST:
-                continue
-            key = (source.step, edge.kind)
-            open_tasks[key] = open_tasks.get(key, 0) + facts.counts[source.id].missing
+            open_tasks[source.step, edge.kind] += facts.counts[source.id].missing
     words = {"same": "the same sample in {}", "all": "all of {}", "block": "the rows of its shard from {}"}
     out = []
     for (name, kind), left in open_tasks.items():

@@ -72,11 +72,9 @@ class SampleStory(Struct, frozen=True, kw_only=True):
 
 def story_of(workspace: Workspace, sample: int) -> SampleStory:
     """Tell the story of a sample. Raises UsageError if the study has no such sample."""
-    studies = [study for study in shown_together(workspace) if study.plan.samples is not None]
-    for study in studies:
+    for study in shown_together(workspace):
         task = sample - study.first_sample
-        assert study.plan.samples is not None
-        if 0 <= task < study.plan.samples.num:
+        if 0 <= task < study.plan.num_samples:
             facts = facts_of(study)
             return SampleStory(
                 sample_id=sample,
@@ -134,7 +132,7 @@ class _Teller:
         places = (self._study.task_dir(instance, task), self._study.instance_dir(instance) / LOGS)
         return TaskStory(
             step=instance.step,
-            instance=f"{self._study.member}/{instance.id}" if self._study.member else instance.id,
+            instance=self._study.below_root(instance.id),
             task=task,
             outcome=outcome,
             why=why,
@@ -169,7 +167,8 @@ class _Teller:
                 again = command_line(
                     "rerun", self._study.path, "--samples", self._sample, "--step", source.step
                 )
-                return f"its task of {source.id} {_was(ended)}{because}", again if ended == "failed" else ""
+                how = "was skipped" if ended == "skipped" else "failed"
+                return f"its task of {source.id} {how}{because}", again if ended == "failed" else ""
         cause = history[-1].cause if history else ""
         return cause or "nothing that it depends on ended ok", command_line("failures", self._study.path)
 
@@ -216,10 +215,6 @@ class _Teller:
             elif left := self._facts.counts[source.id].missing:
                 what = "rows of its shard" if edge.kind == "block" else "all of them"
                 yield f"{source.id} ({what}; {count(left, 'task')} of it are open)"
-
-
-def _was(outcome: str) -> str:
-    return "was skipped" if outcome == "skipped" else outcome
 
 
 def history_of(state: Replay, instance: str, task: int) -> Iterator[Try]:

@@ -26,6 +26,7 @@ from merlin.workspace.directory import (
     study_name_of,
     workspaces_in,
 )
+from merlin.workspace.provenance import read_provenance
 
 
 def studies_in(*folders: Path, newest: int | None = None) -> list[StudyLine]:
@@ -74,14 +75,17 @@ def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
     return line
 
 
+def is_of_dry_run(workspace: Workspace) -> bool:
+    """True if `merlin run --dry` made the workspace, and nothing has run in it."""
+    words = read_provenance(workspace.info).command.split()
+    return "--dry" in words and not any(workspace.ledger_dir.glob("*"))
+
+
 def studies_of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[Workspace]:
     """The workspaces of a spec's study, the newest first (below `output`, if given).
 
     Studies that `merlin run -o DIR` has put elsewhere are found where they are. The variables that are `given` may
-    move a spec's workspaces.
-
-    Raises:
-        WorkspaceError: there is none.
+    move a spec's workspaces. Raises WorkspaceError if there is none.
     """
     from merlin.spec.load import load_spec  # heavy, and needed for specs alone
 

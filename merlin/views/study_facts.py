@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from msgspec import Struct
@@ -20,7 +20,7 @@ from merlin.errors import ConfigError, ExecutionError, ForgedMessageError
 from merlin.execution.conductor import memories_of, quarantined_nodes
 from merlin.execution.distributed.connect import make_client
 from merlin.execution.distributed.messages import open_chunk
-from merlin.execution.distributed.redis_backend import RedisBackend
+from merlin.execution.distributed.redis_backend import RedisBackend, RedisMailbox
 from merlin.execution.distributed.registry import OpenWork, WorkerInfo
 from merlin.execution.job_folder import StepJob, all_jobs
 from merlin.execution.places import places_for
@@ -36,10 +36,12 @@ from merlin.plan.task_states import TaskCounts
 from merlin.plan.tasks import NO_OUTCOME, Chunk, Outcome
 from merlin.status.activity import Holder
 from merlin.status.live import holder_of
-from merlin.status.run_events import is_published, runs_of
+from merlin.status.run_events import end_of_run, is_published, runs_of, was_published
+from merlin.status.snapshot import CANCELLED
 from merlin.views.in_time import in_time
 from merlin.views.queues import served_queues
 from merlin.views.servers import reach_all
+from merlin.views.ways_to_start import ways_to_more, ways_to_start
 from merlin.workspace.directory import Workspace
 
 SERVERS_S = 5.0  # for everything that Redis is asked, after it has shown that it answers
@@ -134,8 +136,23 @@ class StudyFacts(Struct, frozen=True, kw_only=True):
     @property
     def num_running(self) -> int:
         """Chunks that are known to run on workers and in batch jobs of steps."""
-        jobs = sum(job.state is JobState.RUNNING for job in self.step_jobs)
-        return jobs + sum(bool(each.worker) for each in self.servers.handed) if self.servers else jobs
+        return sum(job.state is JobState.RUNNING for job in self.step_jobs) + self.num_on_workers
+
+    @property
+    def num_on_workers(self) -> int:
+        """Chunks that workers hold; of a study that has stopped, those whose lease has not run out."""
+        handed = self.servers.handed if self.servers is not None else ()
+        return sum(bool(each.worker) and (self.is_published or each.left_s > 0) for each in handed)
+
+    @property
+    def ways_to_start(self) -> str:
+        """The commands that start workers of the study."""
+        return ways_to_start(self.workspace.plan, self.workspace.path)
+
+    @property
+    def ways_to_more(self) -> str:
+        """What brings more workers of the study, or larger ones, if it has some."""
+        return ways_to_more(self.workspace.plan, self.workspace.path)
 
     def instances(self, step: str) -> list[StepInstance]:
         return [i for i in self.workspace.plan.instances if step in (i.step, i.id)]
@@ -150,8 +167,8 @@ def facts_of(
 ) -> StudyFacts:
     """Ask everything except the batch scheduler. It takes a few seconds at most, unless the file system hangs.
 
-    The servers are asked about a study that workers have; with `asks_servers` in any case, if there are some. With
-    `tries_disk`, a small file is written and removed, which shows whether a quota is full.
+    The servers are asked about a study that workers have, or that was stopped there; with `asks_servers` in any case,
+    if there are some. With `tries_disk`, a small file is written and removed, which shows whether a quota is full.
 
     Raises LedgerError if the ledger cannot be read.
     """
@@ -159,7 +176,7 @@ def facts_of(
     state = replay(workspace.ledger_dir, workspace.plan)
     counts, published = _counted(workspace, state)
     servers, trouble = None, ("", "")
-    if published or (asks_servers and _has_servers()):
+    if published or ((asks_servers or _may_still_run(state)) and _has_servers()):
         servers, trouble = _ask_servers(workspace)
     if published and servers is not None and not servers.is_held and state.update():
         counts, published = _counted(workspace, state)  # it has ended after the ledger was read
@@ -187,6 +204,11 @@ def _counted(workspace: Workspace, state: Replay) -> tuple[Mapping[str, TaskCoun
     """The tasks of every step instance, and whether workers have some of them to run."""
     counts = Scheduler(workspace.plan, state.outcomes, num_workers=1).counts()
     return counts, is_published(state) and any(each.missing for each in counts.values())
+
+
+def _may_still_run(state: Replay) -> bool:
+    """True if the last run was stopped on workers: what they had begun goes on to its end, unless it was killed."""
+    return was_published(state) and end_of_run(state) not in (None, CANCELLED)
 
 
 def _has_servers() -> bool:
@@ -217,22 +239,25 @@ def _on_servers(workspace: Workspace, config: Config) -> OnServers:
     mailbox = backend.mailbox(study)
     is_held = mailbox.exists()
     workers = backend.registry.workers(all=True)
-    handed = []
-    for offer in mailbox.offers() if is_held else ():
-        with suppress(ForgedMessageError):
-            chunk = open_chunk(offer.envelope, study, offer.lease, config.key)
-            handed.append(Handed(chunk=chunk, since=offer.since, worker=offer.worker, left_s=offer.expires_s))
     advertised = {info.study_id: info.plan for info in backend.registry.studies()}
     return OnServers(
         is_held=is_held,
         owner=mailbox.holder() if is_held else "",
         plan=advertised.get(study, ""),
-        handed=tuple(handed),
+        handed=tuple(handed_out(mailbox, study, config.key)) if is_held else (),
         work=tuple(backend.registry.open_work().get(study, ())),
         workers=tuple(workers),
         served={worker.name: frozenset(served_queues(worker, config)) for worker in workers},
         memory_full=_memory_full(client),
     )
+
+
+def handed_out(mailbox: RedisMailbox, study: str, key: bytes) -> Iterator[Handed]:
+    """The chunks of a study that are offered to workers, or held by one; forged messages are passed over."""
+    for offer in mailbox.offers():
+        with suppress(ForgedMessageError):
+            chunk = open_chunk(offer.envelope, study, offer.lease, key)
+            yield Handed(chunk=chunk, since=offer.since, worker=offer.worker, left_s=offer.expires_s)
 
 
 def _memory_full(client: object) -> str:

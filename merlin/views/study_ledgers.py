@@ -25,7 +25,7 @@ from merlin.workspace.directory import (
     EXTENSIONS_DIR,
     Workspace,
     extension_name,
-    is_workspace,
+    extension_paths,
     open_workspace,
 )
 
@@ -54,10 +54,7 @@ class Member:
     @cached_property
     def steps(self) -> dict[str, list[StepInstance]]:
         """The instances of each step, in the order of the plan."""
-        found: dict[str, list[StepInstance]] = {}
-        for instance in self.plan.instances:
-            found.setdefault(instance.step, []).append(instance)
-        return found
+        return self.plan.by_step()
 
     @cached_property
     def by_key(self) -> dict[str, StepInstance]:
@@ -177,21 +174,17 @@ class StudyLedgers:
         self._generations = generations
 
     def _find_extensions(self) -> None:
-        folder = self._path / EXTENSIONS_DIR
         try:
-            names = sorted((entry.name for entry in folder.iterdir() if entry.name.isdecimal()), key=int)
-        except FileNotFoundError:
+            paths = extension_paths(self._path)
+        except FileNotFoundError:  # the study is being removed
             return
         except OSError as error:
-            raise WorkspaceError(f"cannot read {folder}: {error.strerror}") from error
+            raise WorkspaceError(f"cannot read {self._path / EXTENSIONS_DIR}: {error.strerror}") from error
         known = {member.name for member in self._members}
-        for name in names:
-            if extension_name(int(name)) not in known:
-                path = folder / name
-                workspace = _prepared(path)
-                if workspace is not None:
-                    self._members.append(Member(workspace))
-                    self._bars = None
+        for path in paths:
+            if extension_name(int(path.name)) not in known:
+                self._members.append(Member(open_workspace(path)))
+                self._bars = None
 
     def runs_of_step(self, step: str) -> OutcomeRuns:
         """The outcomes of all tasks of `stretches(step)`, numbered as there."""
@@ -244,8 +237,3 @@ def _windows(ranges: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         group.append((lo, hi))
     if group:
         yield group
-
-
-def _prepared(path: Path) -> Workspace | None:
-    """The extension in this directory; None as long as its preparation has not finished."""
-    return open_workspace(path) if is_workspace(path) else None

@@ -6,6 +6,8 @@ the same files with the same sizes and times. So a list of thousands of studies 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -73,9 +75,10 @@ class SettledLines:
         if not self._added:
             return
         lines = dict(list({**self._added, **self._lines, **self._added}.items())[:MAX_LINES])
+        text = json.dumps(to_plain(_File(FORMAT, lines)), separators=(",", ":")) + "\n"
         with suppress(OSError, ConfigError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_private(self._path, _to_json(lines))
+            write_private(self._path, text)
 
 
 def stamp_of(workspace: Path) -> str:
@@ -88,20 +91,12 @@ def stamp_of(workspace: Path) -> str:
         marks = [_mark(path) for path in files]
     except OSError:
         return ""
-    import hashlib
-
     return hashlib.blake2b("|".join(marks).encode(), digest_size=12).hexdigest()
 
 
 def _mark(path: Path) -> str:
     found = os.stat(path)  # noqa: PTH116 - a third of the time of Path.stat, for thousands of files
     return f"{path.name}:{found.st_size}:{found.st_mtime_ns}:{found.st_ino}"
-
-
-def _to_json(lines: Mapping[str, _Kept]) -> str:
-    import json
-
-    return json.dumps(to_plain(_File(FORMAT, dict(lines))), separators=(",", ":")) + "\n"
 
 
 def _read(path: Path) -> dict[str, _Kept]:

@@ -17,7 +17,7 @@ from merlin.status.eta import Eta
 from merlin.status.snapshot import Snapshot, is_published, snapshot_of
 from merlin.status.whole_study import state_of
 from merlin.views.at_work import QueueLine, WorkerLine
-from merlin.views.explain import Obstacle
+from merlin.views.obstacle import Obstacle
 from merlin.views.step_lines import (
     NOTHING,
     DataSetLine,

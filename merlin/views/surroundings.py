@@ -14,9 +14,8 @@ from msgspec import Struct, field
 
 from merlin.config.load import require_config
 from merlin.config.model import Config
-from merlin.errors import ConfigError, ExecutionError, ForgedMessageError, MerlinError
+from merlin.errors import ConfigError, ExecutionError, MerlinError
 from merlin.execution.distributed.connect import make_client
-from merlin.execution.distributed.messages import open_chunk
 from merlin.execution.distributed.redis_backend import RedisBackend, RedisMailbox
 from merlin.execution.distributed.registry import OpenWork, WorkerInfo
 from merlin.execution.job_counts import StepJobCounts, count_jobs
@@ -24,7 +23,9 @@ from merlin.execution.job_folder import all_jobs
 from merlin.spec.load import load_spec
 from merlin.views.at_work import QueueLine, queue_lines
 from merlin.views.background import Background
-from merlin.views.explain import Obstacle, obstacles_of
+from merlin.views.explain import obstacles_of
+from merlin.views.obstacle import Obstacle
+from merlin.views.study_facts import handed_out
 from merlin.views.study_ledgers import Member
 from merlin.views.training_runs import RunLine, training_runs
 from merlin.views.worker_jobs import JobLine, clients, job_line, our_jobs
@@ -53,9 +54,7 @@ class ServerFacts(Struct, frozen=True, kw_only=True):
     config: Config | None = None
     error: ConfigError | ExecutionError | None = None  # they could not be asked
     workers: tuple[WorkerInfo, ...] = ()
-    held: Mapping[str, Held] = field(
-        default_factory=dict
-    )  # by study id; a study that Redis does not hold is missing
+    held: Mapping[str, Held] = field(default_factory=dict)  # by study id; only what Redis holds
     queues: tuple[QueueLine, ...] = ()
 
 
@@ -175,12 +174,10 @@ def _oldest(mailbox: RedisMailbox, workspace: Workspace, key: bytes) -> dict[str
     """Since when the oldest chunk of each queue that nobody has taken is offered, by the server's clock."""
     queues = {instance.id: instance.queue for instance in workspace.plan.instances}
     oldest: dict[str, float] = {}
-    for offer in mailbox.offers():
-        with suppress(ForgedMessageError):
-            chunk = open_chunk(offer.envelope, workspace.plan.study_id, offer.lease, key)
-            queue = queues.get(chunk.instance)
-            if queue is not None and not offer.worker:
-                oldest[queue] = min(oldest.get(queue, offer.since), offer.since)
+    for each in handed_out(mailbox, workspace.plan.study_id, key):
+        queue = queues.get(each.chunk.instance)
+        if queue is not None and not each.worker:
+            oldest[queue] = min(oldest.get(queue, each.since), each.since)
     return oldest
 
 

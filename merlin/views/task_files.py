@@ -12,7 +12,7 @@ from typing import BinaryIO, Literal
 
 from msgspec import Struct
 
-from merlin.base.enclosed_files import FoundFile, list_enclosed, open_enclosed
+from merlin.base.enclosed_files import list_enclosed, open_enclosed
 from merlin.errors import WorkspaceError
 from merlin.plan.layout import FINISHED, LOGS
 from merlin.plan.plan import StepInstance, StepKind
@@ -131,12 +131,7 @@ def open_file(study: StudyView, instance: str, task: int, name: str) -> OpenFile
         raise WorkspaceError(
             f"task {task} of {instance} has no regular file {name[:200]!r} in its directory"
         ) from error
-    return OpenFile(
-        name=name,
-        size=os.fstat(fd).st_size,
-        kind=kind_of(name),
-        file=os.fdopen(fd, "rb"),
-    )
+    return OpenFile(name=name, size=os.fstat(fd).st_size, kind=kind_of(name), file=os.fdopen(fd, "rb"))
 
 
 def list_files(folder: TaskFolder) -> tuple[tuple[TaskFile, ...], int]:
@@ -149,7 +144,11 @@ def list_files(folder: TaskFolder) -> tuple[tuple[TaskFile, ...], int]:
         )
     except OSError:
         return (), 0
-    shown = [_line(file) for file in found.files if file.name != FINISHED]
+    shown = (
+        TaskFile(name=file.name, size=file.size, kind=kind_of(file.name))
+        for file in found.files
+        if file.name != FINISHED
+    )
     return tuple(shown), found.num_left_out
 
 
@@ -160,10 +159,6 @@ def _named(folder: TaskFolder) -> Iterator[TaskFile]:
             size = os.fstat(fd).st_size
             os.close(fd)
             yield TaskFile(name=name, size=size, kind=kind_of(name))
-
-
-def _line(file: FoundFile) -> TaskFile:
-    return TaskFile(name=file.name, size=file.size, kind=kind_of(file.name))
 
 
 def kind_of(name: str) -> FileKind:

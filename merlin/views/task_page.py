@@ -14,7 +14,6 @@ from merlin.ledger.encode import decode
 from merlin.ledger.records import ChunkRecord, RangeRecord
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Outcome
-from merlin.status.tasks import TaskRow
 from merlin.views.study_ledgers import Member
 from merlin.views.study_page import StudyView
 from merlin.views.task_files import TaskFile, folder_of, list_files
@@ -68,12 +67,23 @@ def task_page(study: StudyView, instance: str, task: int) -> OneTask:
         related = tuple(_related(member, found, task))
     folder = folder_of(member, found, task)
     files, num_left_out = list_files(folder)
+    values = sample_values(member.workspace, task) if found.per_sample else {}
     return OneTask(
+        instance=row.instance,
+        step=row.step,
+        task=row.task,
+        sample_id=row.sample_id,
         outcome=outcome,
-        **_of_row(row),
+        exit_code=row.exit_code,
+        seconds=row.seconds,
+        started=row.started,
+        tries=row.restarts,
+        attempt=row.attempt,
+        host=row.host,
+        worker=row.worker,
         cause=cause,
         tail=tail,
-        inputs=_inputs(member, found, task),
+        inputs={**found.params, **values},
         directory=str(folder.path) if folder.path.is_dir() else "",
         files=files,
         num_files_left_out=num_left_out,
@@ -81,22 +91,6 @@ def task_page(study: StudyView, instance: str, task: int) -> OneTask:
         next=task + 1 if task + 1 < found.num_tasks else None,
         related=related,
     )
-
-
-def _of_row(row: TaskRow) -> dict[str, Any]:
-    names = (
-        "instance",
-        "step",
-        "task",
-        "sample_id",
-        "exit_code",
-        "seconds",
-        "started",
-        "attempt",
-        "host",
-        "worker",
-    )
-    return {"tries": row.restarts, **{name: getattr(row, name) for name in names}}
 
 
 def _cause(member: Member, instance: StepInstance, task: int) -> tuple[str, str]:
@@ -110,17 +104,11 @@ def _cause(member: Member, instance: StepInstance, task: int) -> tuple[str, str]
     for entry, payload in member.state.payloads(entries):
         record = decode(entry.header, payload, entry.writer)
         if isinstance(record, RangeRecord) and record.outcome == outcome:
-            return record.cause, ""
+            return record.cause, record.tail
         if isinstance(record, ChunkRecord) and record.outcomes[task - record.lo] == outcome:
             failures = (f for f in record.failures if f.task == task and outcome == Outcome.FAILED)
             return next(((f.cause, f.tail) for f in failures), ("", ""))
     return "", ""
-
-
-def _inputs(member: Member, instance: StepInstance, task: int) -> dict[str, Any]:
-    """What was run; without the sample's values where the samples file is lost since."""
-    values = sample_values(member.workspace, task) if instance.per_sample else {}
-    return {**instance.params, **values}
 
 
 def sample_values(study: Workspace, task: int) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class ThroughputBars:
             header = entry.header
             ok, failed = header.counts[Outcome.OK], header.counts[Outcome.FAILED]
             if ok or failed:
-                began, ended = header.started, header.started + header.elapsed_s
+                began, ended = header.started, header.ended
                 self._make_room(began, ended)
                 bars = range(math.floor(began / self._width_s), math.floor(ended / self._width_s) + 1)
                 step = self._steps[header.instance]

@@ -46,8 +46,11 @@ def write_trace(workspace: Workspace, path: Path, *, now: float | None = None) -
     with ExitStack() as stack:
         temporary = stack.enter_context(replacing(path))
         raw = stack.enter_context(open(temporary, "wb"))
-        # neither a name nor a time in it, so that the same study makes the same file
-        file: IO[bytes] | gzip.GzipFile = raw if path.suffix != ".gz" else stack.enter_context(_gzip(raw))
+        file: IO[bytes] | gzip.GzipFile = raw
+        if (
+            path.suffix == ".gz"
+        ):  # neither a name nor a time in it, so that the same study makes the same file
+            file = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
         file.write(b'{"displayTimeUnit": "ms", "otherData": ')
         file.write(json.dumps(trace.about()).encode() + b', "traceEvents": [')
         separator, encode = b"\n", json.JSONEncoder(separators=(",", ":")).encode
@@ -56,10 +59,6 @@ def write_trace(workspace: Workspace, path: Path, *, now: float | None = None) -
             separator = b",\n"
         file.write(b"\n]}\n")
     return trace.written(path)
-
-
-def _gzip(file: IO[bytes]) -> gzip.GzipFile:
-    return gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
 
 
 class _Trace:
@@ -124,11 +123,9 @@ class _Trace:
             "ok": ok, "failed": failed, "skipped": skipped, "interrupted": interrupted,
             "attempt": header.attempt,
         }  # fmt: skip
-        name = f"{study.member}/{header.instance}" if study.member else header.instance
+        name = study.below_root(header.instance)
         common: Event = {"name": name, "cat": "failed" if failed else "chunk", "pid": process, "args": args}
-        if writer.worker.startswith(
-            WORKER_PREFIX
-        ):  # several at a time on a machine, each with a name of its own
+        if writer.worker.startswith(WORKER_PREFIX):  # several at a time on a machine, each with its own name
             lease = writer.worker.removeprefix(WORKER_PREFIX)
             common |= {"cat": "step job", "tid": 0, "id": lease}
             yield {**common, "ph": "b", "ts": self._us(header.started)}

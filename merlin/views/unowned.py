@@ -1,4 +1,4 @@
-"""A published study without an owner, because no worker is left: the command that watches it reports a stall."""
+"""A published study without an owner, because no worker is left: the command that watches it tells of the stall."""
 
 from __future__ import annotations
 
@@ -9,38 +9,26 @@ from merlin.errors import MerlinError
 from merlin.execution.notices import Notices, recorder
 from merlin.ledger.replay import replay
 from merlin.ledger.session import last_session, session_start
-from merlin.views.watch import Look, WatchedStudy
+from merlin.views.watch import Look
 from merlin.workspace.directory import Workspace
 
 
-class ToldOfStalls:
-    """A study as `study` shows it; `has_owner` says whether some worker looks after it. One thread uses it."""
+class StallNotices:
+    """Tells of a stall where no owner does it; one thread uses it."""
 
     def __init__(
-        self,
-        study: WatchedStudy,
-        workspace: Workspace,
-        has_owner: Callable[[], bool],
-        say: Callable[[str], object],
+        self, workspace: Workspace, has_owner: Callable[[], bool], say: Callable[[str], object]
     ) -> None:
-        """`has_owner` may raise ExecutionError; `say` gets a message about what could not be sent."""
-        self._study, self._workspace, self._has_owner, self._say = study, workspace, has_owner, say
+        """`has_owner`: does some worker look after the study? It may raise ExecutionError; `say` gets trouble."""
+        self._workspace, self._has_owner, self._say = workspace, has_owner, say
         self._notices: Notices | None = None  # while nobody serves the study
 
-    def look(self) -> Look:
-        """The study now; trouble with the servers is a state, not an exception."""
-        look = self._study.look()
+    def tell(self, look: Look) -> None:
+        """Take the next look at the study into account."""
         try:
             self._tell(look)
         except MerlinError as error:
             self._say(f"cannot find out who is to be told: {error}")
-        return look
-
-    def republish(self) -> str:
-        return self._study.republish()
-
-    def settle(self) -> None:
-        self._study.settle()
 
     def _tell(self, look: Look) -> None:
         if look.state != "running" or look.num_workers or not self._workspace.plan.notify:

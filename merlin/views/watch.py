@@ -11,7 +11,6 @@ from typing import Literal, Protocol
 
 from msgspec import Struct, field
 
-from merlin.base.records import to_plain
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.execution.events import Observer, Progress
 from merlin.plan.plan import Plan
@@ -37,7 +36,7 @@ class Look(Struct, frozen=True, kw_only=True):
     short_of_time: tuple[str, ...] = ()  # why steps wait for workers with more time
     bad_nodes: Mapping[str, str] = field(
         default_factory=dict
-    )  # bad nodes, which get no tasks -> the step that showed it
+    )  # which get no tasks -> the step that showed it
 
 
 class WatchedStudy(Protocol):
@@ -151,12 +150,14 @@ def follow(
     clock: Callable[[], float],
     sleep: Callable[[float], object],
     jobs: Callable[[], Sequence[str]] = tuple,
+    on_look: Callable[[Look], object] = lambda look: None,
 ) -> None:
     """Look every `interval_s` seconds until the study is over, and show it. `jobs`: lines about batch jobs of steps."""
     began, is_shown = clock(), False
     next_jobs = began
     while True:
         look = study.look()
+        on_look(look)
         now = clock()
         for note in watch.update(look, now):
             display.note(note)
@@ -178,20 +179,7 @@ def follow(
         sleep(interval_s)
 
 
-def sum_by_step(plan: Plan, counts: Mapping[str, TaskCounts]) -> dict[str, TaskCounts]:
-    """Counts per step over its instances, in the order of the plan."""
-    sums: dict[str, dict[str, int]] = {}
-    for instance in plan.instances:
-        have = to_plain(counts[instance.id])
-        total = sums.setdefault(instance.step, dict.fromkeys(have, 0))
-        for name, value in have.items():
-            total[name] += value
-    return {step: TaskCounts(**total) for step, total in sums.items()}
-
-
 def idle_queues(plan: Plan, counts: Mapping[str, TaskCounts], served: Collection[str]) -> tuple[str, ...]:
     """Queues that no worker serves, with tasks that could run now or did run on a worker that is gone."""
-    waiting = [
-        i.queue for i in plan.instances if counts[i.id].ready or counts[i.id].queued or counts[i.id].running
-    ]
+    waiting = [i.queue for i in plan.instances if counts[i.id].startable]
     return tuple(dict.fromkeys(queue for queue in waiting if queue not in served))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct, field
@@ -13,13 +12,11 @@ from merlin.batch.walltime import as_clock
 from merlin.errors import command_line
 from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.stay import num_that_fit
-from merlin.execution.walltime import MARGIN_S
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.tasks import Outcome
 from merlin.views.obstacle import Kind, Obstacle
 from merlin.views.server_obstacles import is_silent
 from merlin.views.study_facts import OnServers, StudyFacts
-from merlin.views.ways_to_start import ways_to_start
 
 
 class Done(Struct, frozen=True, kw_only=True):
@@ -91,7 +88,11 @@ def worker_story(members: Sequence[StudyFacts], name: str) -> WorkerStory:
             )
     is_local = any(facts.holder is not None for facts in members)
     return WorkerStory(
-        name=name, host=host, is_alive=is_local, done=done, obstacles=tuple(_of_process(members, name))
+        name=name,
+        host=host,
+        is_alive=is_local,
+        done=done,
+        obstacles=() if is_local else (_gone(members, name),),
     )
 
 
@@ -122,14 +123,11 @@ def _done(members: Sequence[StudyFacts], name: str) -> tuple[Done, str]:
     return Done(chunks=chunks, ok=ok, failed=failed, busy_s=busy_s, last=last, steps=tuple(steps)), host
 
 
-def _of_process(members: Sequence[StudyFacts], name: str) -> Iterator[Obstacle]:
-    """A worker that nobody has registered: a process of a local run, or one that has ended."""
-    if any(facts.holder is not None for facts in members):
-        return
-    path = members[0].workspace.path
-    yield Obstacle(
+def _gone(members: Sequence[StudyFacts], name: str) -> Obstacle:
+    """A worker that nobody has registered, and that is no process of a local run."""
+    return Obstacle(
         what=f"{name} has ended: the run that it was part of is over, or it has left",
-        remedy=command_line("explain", path),
+        remedy=command_line("explain", members[0].workspace.path),
         kind=Kind.STATE,
         is_normal=all(counts.ok == counts.planned for facts in members for counts in facts.counts.values()),
     )
@@ -140,28 +138,28 @@ def _why_idle(facts: StudyFacts, servers: OnServers, worker: WorkerInfo) -> Iter
     path, queues = facts.workspace.path, servers.served[worker.name]
     ours = {instance.queue for instance in facts.workspace.plan.instances}
     if is_silent(worker):
+        log = f"merlin_logs/{short_name(worker.name).removesuffix(f'.{worker.host}')}.log"
         yield Obstacle(
             what=f"it was not heard of for {duration(worker.age_s)}: it hangs, was killed, or cannot reach Redis",
-            remedy=f"look at its log on {worker.host}, merlin_logs/{_log_name(worker)}.log",
+            remedy=f"look at its log on {worker.host}, {log}",
             kind=Kind.LEASE,
         )
     if worker.is_stopping:
         yield Obstacle(
             what="it is ending, and takes nothing more",
-            remedy=ways_to_start(facts.workspace.plan, path),
+            remedy=facts.ways_to_start,
             kind=Kind.WORKERS,
         )
     if not queues & ours:
         yield Obstacle(
             what=f"it serves {', '.join(sorted(queues))}, and tasks of this study go to {', '.join(sorted(ours))}",
-            remedy=ways_to_start(facts.workspace.plan, path),
+            remedy=facts.ways_to_start,
             kind=Kind.WORKERS,
         )
         return
-    node = worker.node or worker.host
-    if node in facts.bad_nodes:
+    if worker.place in facts.bad_nodes:
         yield Obstacle(
-            what=why_quarantined(node, facts.bad_nodes[node]),
+            what=why_quarantined(worker.place, facts.bad_nodes[worker.place]),
             remedy=f"see what failed there: {command_line('failures', path)}",
             kind=Kind.NODE,
         )
@@ -177,10 +175,6 @@ def _why_idle(facts: StudyFacts, servers: OnServers, worker: WorkerInfo) -> Iter
     yield from _of_its_queues(facts, servers, worker, queues & ours)
 
 
-def _log_name(worker: WorkerInfo) -> str:
-    return short_name(worker.name).removesuffix(f".{worker.host}")
-
-
 def _busy(facts: StudyFacts, worker: WorkerInfo) -> Obstacle:
     others = sum(chunk.study != facts.workspace.plan.study_id for chunk in worker.running)
     whose = f", {others} of them of other studies" if others else ""
@@ -192,7 +186,7 @@ def _busy(facts: StudyFacts, worker: WorkerInfo) -> Obstacle:
 
 
 def _of_its_queues(
-    facts: StudyFacts, servers: OnServers, worker: WorkerInfo, queues: set[str] | frozenset[str]
+    facts: StudyFacts, servers: OnServers, worker: WorkerInfo, queues: frozenset[str]
 ) -> Iterator[Obstacle]:
     """Why it takes nothing of the queues that it shares with the study."""
     wanted = [entry for entry in servers.work if entry.queue in queues and entry.num_at_once]
@@ -206,14 +200,14 @@ def _of_its_queues(
             is_normal=True,
         )
         return
-    left_s = math.inf if worker.ends is None else worker.ends - MARGIN_S - facts.now
+    left_s = worker.tasks_end - facts.now
     fits = 0
     for entry in wanted:
         if entry.need_s > left_s:
             yield Obstacle(
                 what=f"tasks of queue {entry.queue} need {as_clock(entry.need_s)}, and {as_clock(max(0.0, left_s))} "
                 "of its walltime are left",
-                remedy=f"workers with more time: {ways_to_start(facts.workspace.plan, facts.workspace.path)}",
+                remedy=f"workers with more time: {facts.ways_to_start}",
                 kind=Kind.WALLTIME,
             )
         elif not num_that_fit([worker], entry.need):
@@ -229,7 +223,7 @@ def _of_its_queues(
 
 
 def _of_free_slots(
-    facts: StudyFacts, servers: OnServers, worker: WorkerInfo, queues: set[str] | frozenset[str]
+    facts: StudyFacts, servers: OnServers, worker: WorkerInfo, queues: frozenset[str]
 ) -> Obstacle:
     """The obstacle of a worker that could run some of what is left for its queues."""
     ours = {i.id for i in facts.workspace.plan.instances if i.queue in queues}

@@ -48,7 +48,8 @@ def acquire_dependencies(spec: Spec, variables: Mapping[str, str], say: Callable
                 say(f"cloning {url} into {target}")
                 if _clone(checkout, url, target):
                     continue
-            _check(checkout, url, target)
+            if difference := _difference(checkout, url, target):
+                raise Problem(f"{target} exists already, and {difference}", "remove it, or name another path")
             say(f"using {target}, a clone of {url}")
         except OSError as error:
             raise _error(spec, index, Problem(f"{target} cannot be used: {error.strerror}")) from error
@@ -65,9 +66,8 @@ def _clone(checkout: GitDependency, url: str, target: Path) -> bool:
     """Clone beside the target, which then appears complete; False if another run has made it meanwhile."""
     try:
         remove_leftovers(target.parent, target.name, older_than_s=_ABANDONED_S)
-        with making_directory(
-            target, "nothing"
-        ) as clone:  # what a crash of the machine damages can be cloned again
+        # what a crash of the machine damages can be cloned again
+        with making_directory(target, flush="nothing") as clone:
             _fill(clone, checkout, url, target)
     except OSError as error:
         if isinstance(error, FileExistsError) and target.exists():
@@ -86,11 +86,6 @@ def _fill(clone: Path, checkout: GitDependency, url: str, target: Path) -> None:
         if done.returncode != 0:
             said = f"{' '.join(command)} failed with exit code {done.returncode}: {done.stderr.strip()}"
             raise Problem(said.replace(str(clone), str(target)))
-
-
-def _check(checkout: GitDependency, url: str, target: Path) -> None:
-    if difference := _difference(checkout, url, target):
-        raise Problem(f"{target} exists already, and {difference}", "remove it, or name another path")
 
 
 def _difference(checkout: GitDependency, url: str, target: Path) -> str:

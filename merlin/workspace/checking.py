@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SamplesError, SpecError, UsageError
-from merlin.plan.parameters import combinations, generated
+from merlin.plan.parameters import generated
 from merlin.plan.plan import Plan
 from merlin.plan.study_variables import runtime_variables
 from merlin.spec.load import (
@@ -27,13 +27,18 @@ from merlin.workspace.acquire import missing_paths
 from merlin.workspace.code_files import file_findings
 from merlin.workspace.launchers import launch_warnings
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.prepare import plan_only
-from merlin.workspace.spec_samples import checked_samples, existing_findings, existing_samples, located
+from merlin.workspace.prepare import combinations_for, plan_only
+from merlin.workspace.spec_samples import (
+    checked_samples,
+    existing_samples,
+    located,
+    refuse_unsafe_text,
+    unused_generate,
+)
 
 
 def load_checked(path: str | os.PathLike[str], variables: Mapping[str, str], options: StudyOptions) -> Spec:
     """The spec; if it has errors, SpecError lists them together with those of its samples file."""
-
     try:
         return load_spec(path, **_how_to_read(path, variables, options))
     except SpecError as error:
@@ -80,15 +85,15 @@ def _plan_findings(
     found = launch_warnings(spec, plan)
     variables = runtime_variables(spec, Path(plan.workspace))
     found += missing_paths(spec, variables)
-    combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
-    found += file_findings(spec, variables, combos)
+    found += file_findings(spec, variables, combinations_for(spec, options))
     if plan.samples is not None and can_read_samples:
         try:
             table = existing_samples(spec, options, Path(plan.workspace) / plan.samples.file)
+            if table is not None:
+                refuse_unsafe_text(spec, options, plan, table)
+                found += unused_generate(spec, table)
         except SamplesError as error:
-            return found + error.diagnostics
-        if table is not None:
-            found += existing_findings(spec, options, plan, table)
+            found += error.diagnostics
     return found
 
 

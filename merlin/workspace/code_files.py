@@ -8,6 +8,7 @@ import re
 import shlex
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from merlin.base.document.scalars import Problem
 from merlin.base.document.tokens import find_tokens, substitute
 from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SpecError
+from merlin.plan.instance_names import NO_COMBINATION
 from merlin.plan.parameters import Combination, filled
 from merlin.plan.plan import Plan, StepInstance
 from merlin.workspace.directory import INFO_DIR
@@ -38,14 +40,10 @@ _WORD_ENDS = re.compile(r"[\s'\"();|&<>]+")
 _OUTPUT = re.compile(r"[();<>|&]*>[();<>|&]*")  # before the name of a file that is written
 
 
-def with_code(
-    spec: Spec, plan: Plan, variables: Mapping[str, str], combos: Sequence[Combination] = ()
-) -> Plan:
+def with_code(spec: Spec, plan: Plan, variables: Mapping[str, str], combos: Sequence[Combination]) -> Plan:
     """The plan with the digests of its steps' code as it is now; a file that cannot be read has none."""
     code = _Code(spec, variables, filled(combos, variables, variables))
-    steps: dict[str, list[StepInstance]] = {}
-    for instance in plan.instances:
-        steps.setdefault(instance.step, []).append(instance)
+    steps = plan.by_step()
     return replace(
         plan,
         code={
@@ -57,7 +55,7 @@ def with_code(
 
 
 def file_findings(
-    spec: Spec, variables: Mapping[str, str], combos: Sequence[Combination] = ()
+    spec: Spec, variables: Mapping[str, str], combos: Sequence[Combination]
 ) -> list[Diagnostic]:
     """Errors about entries of `files` that name no file, and warnings about files that cannot be read."""
     code, found = _Code(spec, variables, filled(combos, variables, variables)), []
@@ -77,7 +75,7 @@ def file_findings(
     return found
 
 
-def require_files(spec: Spec, variables: Mapping[str, str], combos: Sequence[Combination] = ()) -> None:
+def require_files(spec: Spec, variables: Mapping[str, str], combos: Sequence[Combination]) -> None:
     """Raises SpecError if an entry of `files` names no file."""
     if errors := [each for each in file_findings(spec, variables, combos) if each.severity == "error"]:
         raise SpecError(errors)
@@ -106,8 +104,11 @@ class _Code(Struct):
         return {name: digest for name, digest in sorted(digests.items()) if digest is not None}
 
     def _digest(self, file: Path) -> str | None:
+        """The SHA-256 of a file; None if it cannot be read."""
         if file not in self._digests:
-            self._digests[file] = _file_digest(file)
+            self._digests[file] = None
+            with suppress(OSError), file.open("rb") as opened:
+                self._digests[file] = hashlib.file_digest(opened, "sha256").hexdigest()
         return self._digests[file]
 
     # ------------------------------------------------------------------ files:
@@ -117,7 +118,7 @@ class _Code(Struct):
         for number, entry in enumerate(step.run.files):
             texts = {
                 substitute(entry, {**self.variables, **combo.tokens()}): None
-                for combo in (self.combos if "$(" in entry else ()) or (Combination({}, {}),)
+                for combo in (self.combos if "$(" in entry else ()) or (NO_COMBINATION,)
             }
             yield from ((number, text) for text in texts)
 
@@ -203,12 +204,3 @@ def _is_script(file: Path) -> bool:
     except (OSError, ValueError):  # ValueError: a zero byte
         return False
     return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_BYTES
-
-
-def _file_digest(file: Path) -> str | None:
-    """The SHA-256 of a file; None if it cannot be read."""
-    try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError:
-        return None

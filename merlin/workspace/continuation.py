@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,17 +12,13 @@ from merlin.base.document.tokens import substitute
 from merlin.base.files import link_or_copy
 from merlin.errors import Diagnostic, SamplesError, UsageError
 from merlin.plan.study_variables import runtime_variables
+from merlin.spec.defaults import SAMPLES_SUFFIXES
 from merlin.workspace.new_samples import first_difference, kinds, write_rows
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.samples import FORMATS
+from merlin.workspace.same_samples import sample_files
 from merlin.workspace.samples_table import SamplesTable, rows_of
 from merlin.workspace.sampling import check_continuation, write_samples
-from merlin.workspace.spec_samples import (
-    design_of,
-    located_samples,
-    run_generate,
-    samples_path,
-)
+from merlin.workspace.spec_samples import design_of, located_samples, run_generate, samples_path
 from merlin.workspace.text_samples import DIALECTS
 from merlin.workspace.waiting_samples import waiting_samples
 
@@ -62,8 +57,8 @@ class Continuation(Struct):
         generate = self.samples.generate
         if self.options.samples_file is not None or generate is None:
             return self._look_at_file()
-        exists = self._exists()
-        if exists and (self.only_new or self._num_in_file() > self.old.num):
+        exists = bool(sample_files(self.path))
+        if exists and (self.only_new or self._table(check=False).num > self.old.num):
             return self._look_at_file()
         if generate.method is not None:
             return self._look_at_design()
@@ -110,7 +105,7 @@ class Continuation(Struct):
         return waiting_samples(self.samples, self.options, runtime_variables(self.spec, study), self.old)
 
     def _target(self, info: Path) -> Path:
-        is_file_name = self.path.suffix.lower() in FORMATS and "*" not in self.path.name
+        is_file_name = self.path.suffix.lower() in SAMPLES_SUFFIXES and "*" not in self.path.name
         name = Path(self.path.name if is_file_name else "samples.npy")
         if self.path.parent == info and not self.path.exists():
             return info / name
@@ -118,22 +113,22 @@ class Continuation(Struct):
 
     # ------------------------------------------------------------------ files
 
-    def _exists(self) -> bool:
-        return self.path.exists() or bool(glob.glob(str(self.path)))  # noqa: PTH207 - the pattern may be absolute
-
-    def _num_in_file(self) -> int:
-        return located_samples(self.spec, self.options, self.path, check=False).num
+    def _table(self, *, check: bool) -> SamplesTable:
+        return located_samples(self.spec, self.options, self.path, check=check)
 
     def _look_at_file(self) -> int:
         """Find the new rows of the file; 0 if it has the old ones alone."""
-        table = located_samples(self.spec, self.options, self.path, check=True)
+        table = self._table(check=True)
         self._check_kinds(table)
         if self.only_new:
             self._refuse_old_rows(table)
             self._found = table
             return table.num
         num = self.old.num
-        hint = "the file has to begin with the samples of the study; if it has new ones alone, add --new-rows"
+        hint = (
+            "the samples have to begin with those of the study; if they are the new ones alone, "
+            "add --new-rows (in Python: new_rows=True)"
+        )
         if table.num < num:
             raise self._error(f"{table.num:,} samples, and the study has {num:,}", hint)
         row = first_difference(self.old, table, num)
@@ -162,7 +157,7 @@ class Continuation(Struct):
         if first_difference(table, self.old, num) is None:
             raise self._error(
                 f"its first {num:,} rows are samples 0-{num - 1} of the study, so they are not new",
-                "leave out --new-rows if the file begins with the old samples",
+                "leave out --new-rows (in Python: new_rows) if the file begins with the old samples",
             )
         first = self.old.num - table.num
         if first >= 0 and first_difference(table, self.old, table.num, b_from=first) is None:

@@ -57,6 +57,9 @@ class Workspace:
     path: Path
     plan: Plan = field(repr=False)
 
+    def __reduce__(self) -> tuple[type[Workspace], tuple[Path, Plan]]:
+        return Workspace, (self.path, self.plan)  # without what is cached, such as samples
+
     @property
     def info(self) -> Path:
         return self.path / INFO_DIR
@@ -109,7 +112,7 @@ class Workspace:
 
     def require_there(self) -> None:
         """Raise WorkspaceError if the directory was removed or moved since it was opened."""
-        if not (self.info / PLAN_NAME).is_file():
+        if not self.plan_path.is_file():
             raise WorkspaceError(
                 f"{self.path} was removed or moved while its study ran: what was recorded is gone with it, and tasks "
                 "that ended later have left their files in a new directory of that name"
@@ -142,6 +145,10 @@ class Workspace:
     def member(self) -> str:
         """The path of this workspace below `root`: "extensions/001", "" for the study itself."""
         return extension_name(self.plan.extension) if self.plan.extension else ""
+
+    def below_root(self, name: str) -> str:
+        """The path below `root` of what is called `name` in this workspace."""
+        return f"{self.member}/{name}" if self.member else name
 
     def data_set_dir(self, aggregate: StepInstance) -> Path:
         """Directory of the data set with an aggregate's shards; an extension adds its shards to those of the study."""
@@ -265,7 +272,7 @@ def output_path(spec: Spec) -> Path:
     ``$HOME`` expand, a relative path counts from the current directory.
     """
     text = str(spec.variables.get("OUTPUT_PATH", "") or ".")
-    for dependency in spec.dependencies.paths:
+    for dependency in spec.document.env.dependencies.paths:
         text = text.replace(f"$({dependency.name})", dependency.path)
     text = text.replace("$(SPECROOT)", str(Path(spec.path).absolute().parent))
     return absolute_path(os.path.expandvars(text))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.errors import SpecError, UsageError, WorkspaceError, command_line
-from merlin.plan.growing import Extends, extends
-from merlin.plan.parameters import Combination, as_block
+from merlin.plan.growing import extends
+from merlin.plan.parameters import as_block
 from merlin.plan.plan import Plan, SamplesInfo
 from merlin.plan.plan_io import write_plan
 from merlin.plan.same_rows import differences
@@ -89,26 +88,17 @@ def plan_extension(
     return extension.preview()
 
 
-@dataclass
 class _Extension:
     """The next extension of a study."""
 
-    spec: Spec
-    options: StudyOptions
-    study: Workspace
-    only_new: bool
-    path: Path = field(init=False)
-    extending: Extends = field(init=False)
-    combos: tuple[Combination, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.members = members(self.study)
+    def __init__(self, spec: Spec, options: StudyOptions, study: Workspace, only_new: bool) -> None:
+        self.spec, self.options, self.study, self.only_new = spec, options, study, only_new
+        self.members = members(study)
         # a number whose preparation failed is not used again
-        number = max(numbered(self.study.path / EXTENSIONS_DIR), default=0) + 1
-        self.path = self.study.path / extension_name(number)
-        self.extending = extends(number, self.study.path, [member.plan for member in self.members])
-        spec, options = self.spec, self.options
-        self.variables = runtime_variables(spec, self.path, self.study.path)
+        number = max(numbered(study.path / EXTENSIONS_DIR), default=0) + 1
+        self.path = study.path / extension_name(number)
+        self.extending = extends(number, study.path, [member.plan for member in self.members])
+        self.variables = runtime_variables(spec, self.path, study.path)
         self.replanning = Replanning(spec, options)
         self.combos = self.replanning.combos
 

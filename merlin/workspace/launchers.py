@@ -66,7 +66,7 @@ def launch_warnings(spec: Spec, plan: Plan, *, is_dry: bool = False) -> list[Dia
             )
             for instance in plan.instances
             if instance.step == step.name and here.scheduler(instance.resources) is None
-            for text in _scripts(step)
+            for text in step.run.scripts
         ]
         if (most := max(asked, default=1)) > 1:
             found.append(
@@ -88,14 +88,10 @@ def _all_schedulers() -> dict[str, BatchScheduler]:
 def _of_this_machine(spec: Spec, schedulers: Mapping[str, BatchScheduler]) -> LocalLauncher:
     """The launcher of this machine; it is looked for only if a step needs it."""
     types = {
-        _batch_type(spec, step) for step in spec.document.study if any(map(has_launcher, _scripts(step)))
+        _batch_type(spec, step) for step in spec.document.study if any(map(has_launcher, step.run.scripts))
     }
     return local_launcher() if types - schedulers.keys() else LocalLauncher("")
 
 
 def _batch_type(spec: Spec, step: Step) -> str:
     return (step.run.batch.type if step.run.batch else None) or spec.document.batch.type
-
-
-def _scripts(step: Step) -> tuple[str, ...]:
-    return step.run.cmd or "", step.run.restart or ""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from merlin.base.files import replacing
+from merlin.workspace.array_samples import NUMBERS
 from merlin.workspace.samples import write_text_rows
 from merlin.workspace.samples_table import SamplesTable, row_blocks
 from merlin.workspace.text_samples import DIALECTS
@@ -18,7 +19,7 @@ from merlin.workspace.text_samples import DIALECTS
 def kinds(table: SamplesTable) -> dict[str, str]:
     """Label -> "numbers" or "text"."""
     first = table.rows(0, min(1, table.num))
-    return {label: "numbers" if column.dtype.kind in "fiub" else "text" for label, column in first.items()}
+    return {label: "numbers" if column.dtype.kind in NUMBERS else "text" for label, column in first.items()}
 
 
 def first_difference(a: SamplesTable, b: SamplesTable, num: int, *, b_from: int = 0) -> int | None:
@@ -35,7 +36,7 @@ def differing_rows(
         differs = np.zeros(hi - lo, dtype=bool)
         for label in a.labels:
             x, y = ours[label], theirs[label]
-            same_kind = (x.dtype.kind in "fiub") == (y.dtype.kind in "fiub")
+            same_kind = (x.dtype.kind in NUMBERS) == (y.dtype.kind in NUMBERS)
             differs |= (x != y) if same_kind else np.ones(hi - lo, dtype=bool)
         edges = np.flatnonzero(np.diff(differs, prepend=False, append=False))
         yield from ((lo + first, lo + end) for first, end in edges.reshape(-1, 2).tolist())

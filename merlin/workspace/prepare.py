@@ -8,16 +8,16 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from importlib import metadata
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from merlin.base.clock import local_now
 from merlin.base.document.tokens import substitute
 from merlin.base.files import write_text
-from merlin.errors import MerlinError, UsageError, WorkspaceError
+from merlin.errors import MerlinError, WorkspaceError
 from merlin.plan.expand import make_plan
 from merlin.plan.growing import Extends
 from merlin.plan.parameters import Combination, as_block, combinations
@@ -26,16 +26,10 @@ from merlin.plan.plan_io import write_plan
 from merlin.plan.study_variables import runtime_variables
 from merlin.workspace.acquire import acquire_dependencies
 from merlin.workspace.code_files import require_files, with_code
-from merlin.workspace.directory import (
-    INFO_DIR,
-    PLAN_NAME,
-    Workspace,
-    output_path,
-    workspace_stem,
-)
+from merlin.workspace.directory import INFO_DIR, PLAN_NAME, Workspace, output_path, workspace_stem
 from merlin.workspace.launchers import launchers_here
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.provenance import write_provenance
+from merlin.workspace.provenance import package_version, write_provenance
 from merlin.workspace.same_samples import digest, stamp
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import SamplesTable
@@ -54,7 +48,6 @@ from merlin.workspace.used_samples import keep_samples
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
-    from merlin.spec.model import Samples
 
 
 def prepare_study(
@@ -76,7 +69,7 @@ def prepare_study(
     """
     options = options or StudyOptions()
     say = note or (lambda _: None)
-    combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
+    combos = combinations_for(spec, options)
     require_files(spec, runtime_variables(spec, _some_workspace(spec)), combos)
     are_given = _check_given_samples(spec, options)
     workspace = _new_directory(spec)
@@ -95,6 +88,11 @@ def prepare_study(
         keep_samples(info, plan, table)
         write_plan(info / PLAN_NAME, plan)
     return Workspace(workspace, plan)
+
+
+def combinations_for(spec: Spec, options: StudyOptions) -> tuple[Combination, ...]:
+    """The combinations of parameters, of the spec or of the generator that the command line names."""
+    return combinations(spec.document, options.pgen, options.pargs, spec.variables)
 
 
 @contextmanager
@@ -143,7 +141,7 @@ def plan_study(
         num_samples=num_samples,
         samples_file=samples_file,
         combos=combos,
-        created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+        created=local_now(),
         study_id=uuid.uuid4().hex,
         seed=seed,
         launchers=launchers_here(spec, is_dry=options.is_dry),
@@ -162,21 +160,17 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     """
     options = options or StudyOptions()
     workspace = _workspace_at(spec, datetime.now())
-    samples = _samples_block(spec, options)
+    samples = spec.document.merlin.samples
     num, file = None, None
     if samples is not None:
         path = samples_path(samples, options, runtime_variables(spec, workspace))
         num, file = expected_samples(spec, samples, path, options), stored_path(path, workspace)
-    combos = combinations(spec.document, options.pgen, options.pargs, spec.variables)
-    return plan_study(spec, workspace, combos, num, file, options=options)
+    return plan_study(spec, workspace, combinations_for(spec, options), num, file, options=options)
 
 
 def code_version() -> str:
     """The version of this program, "" if it is not installed."""
-    try:
-        return metadata.version("merlin-ensembles")
-    except metadata.PackageNotFoundError:
-        return ""
+    return package_version("merlin-ensembles")
 
 
 # --------------------------------------------------------------------------------------- directory
@@ -222,45 +216,32 @@ def _make_samples(
     spec: Spec, options: StudyOptions, info: Path, variables: Mapping[str, str], say: Callable[[str], None]
 ) -> tuple[SamplesTable | None, str | None]:
     """Find, copy or make the samples and look at every row; returns them with their path for the plan."""
-    samples = _samples_block(spec, options)
+    samples = spec.document.merlin.samples
     if samples is None:
         return None, None
-    path = samples_path(samples, options, variables)
-    if not is_made(samples, options, path):
+    path, generate = samples_path(samples, options, variables), samples.generate
+    if generate is None or not is_made(samples, options, path):
         if options.samples_file is not None and path.exists():  # else a pattern for many files
-            copy = info / path.name
-            shutil.copyfile(path, copy)
-            path = copy
-        return open_samples(path, samples.column_labels), stored_path(path, info.parent)
-    if samples.generate is not None:
+            path = Path(shutil.copyfile(path, info / path.name))
+        table = open_samples(path, samples.column_labels)
+    elif generate.cmd is None:
         say("generating samples")
-        if samples.generate.cmd is not None:
-            run_generate(spec, substitute(samples.generate.cmd, variables), path, info)
-        else:
-            write_samples(path, design_of(spec, samples), samples.column_labels)
-            # finite by construction, and reading them back would take longer than making them
-            return open_samples(path, samples.column_labels), stored_path(path, info.parent)
-    table = located_samples(spec, options, path, check=True)
+        write_samples(path, design_of(spec, samples), samples.column_labels)
+        # finite by construction, and reading them back would take longer than making them
+        table = open_samples(path, samples.column_labels)
+    else:
+        say("generating samples")
+        run_generate(spec, substitute(generate.cmd, variables), path, info)
+        table = located_samples(spec, options, path, check=True)
     return table, stored_path(path, info.parent)
-
-
-def _samples_block(spec: Spec, options: StudyOptions) -> Samples | None:
-    """Where the samples of a spec come from. Raises UsageError for a file of samples that no block describes."""
-    samples = spec.document.merlin.samples
-    if samples is None and options.samples_file is not None:
-        raise UsageError(
-            "--samplesfile was given, but the spec has no merlin.samples block with column_labels"
-        )
-    return samples
 
 
 def _check_given_samples(spec: Spec, options: StudyOptions) -> bool:
     """Look at every row of samples that exist already, before anything is written; whether there are any."""
-    samples = _samples_block(spec, options)
+    samples = spec.document.merlin.samples
     if samples is None:
         return False
-    variables = runtime_variables(spec, _some_workspace(spec))
-    path = samples_path(samples, options, variables)
+    path = samples_path(samples, options, runtime_variables(spec, _some_workspace(spec)))
     if is_made(samples, options, path):
         return False
     table = located_samples(spec, options, path, check=True)

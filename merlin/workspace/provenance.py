@@ -81,7 +81,7 @@ def find_provenance(folder: Path) -> Provenance:
         host=socket.gethostname(),
         system=platform.platform(),
         python=platform.python_version(),
-        packages={name: version for name in _PACKAGES if (version := _version(name))},
+        packages={name: version for name in _PACKAGES if (version := package_version(name))},
         spec_commit=_commit(folder),
         code_commit=_commit(_PACKAGE_ROOT) if is_repository else Commit(),
     )
@@ -130,7 +130,8 @@ def _user() -> str:
         return str(number)
 
 
-def _version(package: str) -> str:
+def package_version(package: str) -> str:
+    """The version of an installed package; "" if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -2,64 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from merlin.base.clock import local_now
 from merlin.plan.expand import make_plan
 from merlin.plan.growing import extends
 from merlin.plan.launch import Launchers, has_launcher
-from merlin.plan.parameters import Combination, combinations
 from merlin.plan.plan import Plan, SamplesInfo
 from merlin.plan.revise import num_changed
 from merlin.workspace.directory import Workspace
 from merlin.workspace.launchers import launchers_here, possible_launchers
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.prepare import code_version
+from merlin.workspace.prepare import code_version, combinations_for
 
 if TYPE_CHECKING:
     from merlin.spec.load import Spec
 
 
-@dataclass(slots=True)
 class Replanning:
     """Plans a spec for studies and extensions that have a plan."""
 
-    spec: Spec
-    options: StudyOptions
-    combos: tuple[Combination, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        options = self.options
-        self.combos = combinations(self.spec.document, options.pgen, options.pargs, self.spec.variables)
+    def __init__(self, spec: Spec, options: StudyOptions) -> None:
+        self.spec, self.options = spec, options
+        self.combos = combinations_for(spec, options)
 
     def plan(self, member: Workspace, samples: SamplesInfo | None, before: Sequence[Plan] = ()) -> Plan:
         """The plan with these samples, and with the same launchers as the member's plan, if these can be found out.
 
         `before` are the plans of the study and of the extensions before this one, as the spec makes them.
         """
-        best, fewest = None, 0
-        for launchers in self._launchers():
-            plan = self._plan(member, samples, before, launchers)
-            num = num_changed(member.plan, plan)
-            if best is None or num < fewest:
-                best, fewest = plan, num
-            if not num or not any(map(has_launcher, self._scripts())):
+        here = launchers_here(self.spec, is_dry=self.options.is_dry)
+        best = self._plan(member, samples, before, here)
+        fewest = num_changed(member.plan, best)
+        scripts = [text for step in self.spec.document.study for text in step.run.scripts]
+        for launchers in possible_launchers() if any(map(has_launcher, scripts)) else ():
+            if not fewest:
                 break
-        assert best is not None
+            plan = self._plan(member, samples, before, launchers)
+            if (num := num_changed(member.plan, plan)) < fewest:
+                best, fewest = plan, num
         return best
-
-    def _launchers(self) -> Iterator[Launchers]:
-        yield launchers_here(self.spec, is_dry=self.options.is_dry)
-        yield from possible_launchers()
-
-    def _scripts(self) -> Iterator[str]:
-        for step in self.spec.document.study:
-            yield step.run.cmd or ""
-            yield step.run.restart or ""
 
     def _plan(
         self, member: Workspace, samples: SamplesInfo | None, before: Sequence[Plan], launchers: Launchers
@@ -70,7 +55,7 @@ class Replanning:
             num_samples=None if samples is None else samples.num,
             samples_file=None if samples is None else samples.file,
             combos=self.combos,
-            created=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
+            created=local_now(),
             study_id=member.plan.study_id,
             seed=member.plan.seed,
             launchers=launchers,

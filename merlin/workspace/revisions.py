@@ -101,6 +101,11 @@ def numbered(folder: Path) -> list[int]:
     return sorted(int(e.name) for e in folder.iterdir() if e.name.isdecimal()) if folder.is_dir() else []
 
 
+def aside_dir(number: int, folder: str) -> str:
+    """Where a revision keeps files of the study (`BEFORE` or `AFTER`), relative to the study's workspace."""
+    return f"{INFO_DIR}/{REVISIONS_DIR}/{number:03d}/{folder}"
+
+
 def keep_present(member: Workspace, revision: int) -> None:
     """Keep the plan of a member and the copies of its spec, so that the study can go back to the present revision.
 
@@ -144,15 +149,10 @@ def cut_off_switch(root: Path) -> int | None:
 
     Raises WorkspaceError if what is left to do cannot be read.
     """
-    path = root / INFO_DIR / SWITCH_NAME
-    if not path.is_file():
+    left = _read_switch(root / INFO_DIR / SWITCH_NAME)
+    if left is None or read_plan(root / INFO_DIR / PLAN_NAME).revision != left.revision:
         return None
-    left = _read_switch(path)
-    return (
-        None
-        if left is None or read_plan(root / INFO_DIR / PLAN_NAME).revision != left.revision
-        else left.revision
-    )
+    return left.revision
 
 
 def finish_switch(root: Path) -> None:
@@ -228,10 +228,10 @@ def _carry_out(source: Path, target: Path, is_link: bool) -> None:
     if not os.path.lexists(source) or os.path.lexists(target):
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not is_link:
-        source.rename(target)
-    else:
+    if is_link:
         link_or_copy(source, target)
+    else:
+        source.rename(target)
 
 
 # ----------------------------------------------------------------------- history
@@ -340,7 +340,7 @@ def _require_data_sets(note: RevisionNote, study: Workspace, added: list[str]) -
 
 
 def _moves_back(note: RevisionNote, added: list[str]) -> Iterator[Move]:
-    aside = f"{INFO_DIR}/{REVISIONS_DIR}/{note.number:03d}/{AFTER}"
+    aside = aside_dir(note.number, AFTER)
     new = [step.id for step in note.steps if step.what == "new"]
     back = [move for move in note.moves if not move.is_link]
     paths = dict.fromkeys((*added, *new, *note.absent, *(move.source for move in back)))

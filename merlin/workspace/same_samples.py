@@ -25,10 +25,14 @@ def digest(table: SamplesTable, num: int) -> str:
     return state.hexdigest()
 
 
+def sample_files(path: str | os.PathLike[str]) -> list[str]:
+    """The file itself, else all that it matches if it is a pattern, sorted."""
+    return [str(path)] if Path(path).exists() else sorted(globbing.glob(str(path)))  # noqa: PTH207 - may be absolute
+
+
 def stamp(path: str | os.PathLike[str]) -> str:
     """Size and time of the last change of a file, or of all that a pattern matches; "" if there is none."""
-    names = [str(path)] if Path(path).exists() else sorted(globbing.glob(str(path)))  # noqa: PTH207
-    found = [Path(name).stat() for name in names]
+    found = [Path(name).stat() for name in sample_files(path)]
     stamps = ",".join(f"{file.st_size}:{file.st_mtime_ns}" for file in found)
     return stamps if len(found) < 2 else hashlib.sha256(stamps.encode()).hexdigest()
 

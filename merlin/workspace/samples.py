@@ -10,9 +10,9 @@ goes in as it is written there, a value of a NumPy file as ``str`` of it ("0.1",
 
 from __future__ import annotations
 
-import glob as globbing
 import os
 from collections.abc import Callable, Iterable, Sequence
+from glob import has_magic
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +25,7 @@ from merlin.base.tables.quotes import Dialect
 from merlin.errors import SamplesError
 from merlin.spec.defaults import SAMPLES_SUFFIXES
 from merlin.workspace.array_samples import NpySamples, ParquetSamples
+from merlin.workspace.same_samples import sample_files
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, row_blocks, samples_error
 from merlin.workspace.text_samples import DIALECTS, TextSamples
 
@@ -35,7 +36,6 @@ _OPENERS: dict[str, Callable[[Path, tuple[str, ...]], SamplesTable]] = {
     ".tab": TextSamples,
     ".parquet": ParquetSamples,
 }
-FORMATS = SAMPLES_SUFFIXES
 
 
 def open_samples(path: str | os.PathLike[str], labels: Sequence[str]) -> SamplesTable:
@@ -46,7 +46,7 @@ def open_samples(path: str | os.PathLike[str], labels: Sequence[str]) -> Samples
         MissingExtraError: a Parquet file without pyarrow.
     """
     path, labels = Path(path), tuple(labels)
-    if not path.exists() and globbing.has_magic(str(path)):
+    if not path.exists() and has_magic(str(path)):
         return _open_glob(path, labels)
     _require_format(path)
     if not path.is_file():
@@ -55,13 +55,13 @@ def open_samples(path: str | os.PathLike[str], labels: Sequence[str]) -> Samples
 
 
 def _require_format(path: Path) -> None:
-    if path.suffix.lower() not in FORMATS:
-        hint = f"allowed: {', '.join(FORMATS)}"
+    if path.suffix.lower() not in SAMPLES_SUFFIXES:
+        hint = f"allowed: {', '.join(SAMPLES_SUFFIXES)}"
         raise samples_error(path, "format", "unknown kind of samples file", hint=hint)
 
 
 def _open_glob(path: Path, labels: tuple[str, ...]) -> SamplesTable:
-    names = sorted(globbing.glob(str(path)))  # noqa: PTH207 - the pattern may be absolute
+    names = sample_files(path)
     if not names:
         raise samples_error(path, "missing", "no file matches this pattern")
     wrong = [name for name in names if not name.lower().endswith(".npy")]

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from merlin.base.files import replacing
 from merlin.errors import UsageError
+from merlin.spec.defaults import METHODS
 from merlin.workspace.samples import save_samples
 
-METHODS = ("latin_hypercube", "sobol", "halton", "uniform", "normal", "grid")
 _BLOCK_ROWS = 1 << 18
 _QUICK_SAMPLES = 20_000  # that are made to compare them
 _SOBOL_SHORT = 1 << 30  # SciPy's direction numbers for longer sequences differ
@@ -48,7 +48,11 @@ class Design(Struct, frozen=True, kw_only=True):
 
     @property
     def num_samples(self) -> int:
-        return math.prod(self.axes) if self.method == "grid" else self._single
+        if self.method == "grid":
+            return math.prod(self.axes)
+        if not isinstance(self.num, int):
+            raise UsageError(f"num is one number for the method {self.method}; a list is for grid")
+        return self.num
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -57,12 +61,6 @@ class Design(Struct, frozen=True, kw_only=True):
             return tuple(self.num)
         side = round(self.num ** (1 / max(1, len(self.bounds))))
         return (side,) * len(self.bounds)
-
-    @property
-    def _single(self) -> int:
-        if not isinstance(self.num, int):
-            raise UsageError(f"num is one number for the method {self.method}; a list is for grid")
-        return self.num
 
 
 def check_design(design: Design, labels: Sequence[str]) -> None:
@@ -219,11 +217,9 @@ def _hypercube_rows(generator: np.random.Generator, num: int, dimensions: int) -
 def _engine(design: Design, dimensions: int, generator: np.random.Generator) -> Any:
     from scipy.stats import qmc
 
-    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
-        "halton": (qmc.Halton, {}),
-        "sobol": (qmc.Sobol, {"bits": 64} if design.num_samples > _SOBOL_SHORT else {}),
-    }
-    make, extra = kinds[design.method]
+    is_sobol = design.method == "sobol"
+    make: Any = qmc.Sobol if is_sobol else qmc.Halton
+    extra = {"bits": 64} if is_sobol and design.num_samples > _SOBOL_SHORT else {}
     try:
         return make(d=dimensions, rng=generator, **extra)
     except TypeError:  # SciPy before 1.15 calls it seed

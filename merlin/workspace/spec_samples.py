@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from merlin.base.document.tokens import substitute
-from merlin.base.files import absolute_path, write_text
+from merlin.base.files import absolute_path, end_of, write_text
 from merlin.errors import Diagnostic, SamplesError, UsageError
+from merlin.spec.defaults import GENERATED_FILE
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.samples import MAX_DIAGNOSTICS, check_samples, open_samples
 from merlin.workspace.samples_table import SamplesTable
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from merlin.spec.load import Spec
     from merlin.spec.model import Generate, Samples
 
-DEFAULT_SAMPLES_FILE = "$(MERLIN_INFO)/samples.npy"
 _TAIL_BYTES = 2000
 _NUM_COMPARED = 1000  # samples
 
@@ -45,7 +45,7 @@ def checked_samples(path: Path, labels: Sequence[str]) -> SamplesTable:
 
 def samples_path(samples: Samples, options: StudyOptions, variables: Mapping[str, str]) -> Path:
     """Absolute path of the samples file; a relative one counts from the current directory."""
-    text = options.samples_file or substitute(samples.file or DEFAULT_SAMPLES_FILE, variables)
+    text = options.samples_file or substitute(samples.file or GENERATED_FILE, variables)
     return absolute_path(os.path.expandvars(text))
 
 
@@ -121,15 +121,6 @@ def existing_samples(spec: Spec, options: StudyOptions, path: Path) -> SamplesTa
     return open_samples(path, samples.column_labels)
 
 
-def existing_findings(spec: Spec, options: StudyOptions, plan: Plan, table: SamplesTable) -> list[Diagnostic]:
-    """Findings about samples that exist: text that would be part of a script, and a method that is not used."""
-    try:
-        refuse_unsafe_text(spec, options, plan, table)
-    except SamplesError as error:
-        return error.diagnostics
-    return unused_generate(spec, table)
-
-
 def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOptions) -> int | None:
     """The number of samples, None if they are made by a command."""
     if not is_made(samples, options, path):
@@ -141,12 +132,11 @@ def expected_samples(spec: Spec, samples: Samples, path: Path, options: StudyOpt
 
 def design_of(spec: Spec, samples: Samples) -> Design:
     """The built-in design that the spec asks for; SamplesError with its place if it cannot be made."""
-    generate: Generate | None = samples.generate
     where = ("merlin", "samples", "generate")
-    if generate is None or generate.method is None or generate.num is None:
+    design = _design(samples.generate)
+    if design is None:
         message = "generate needs cmd, or method, num and bounds"
         raise SamplesError([spec.finding(where, message, "samples-generate")])
-    design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
     try:
         check_design(design, samples.column_labels)
     except UsageError as error:
@@ -154,13 +144,18 @@ def design_of(spec: Spec, samples: Samples) -> Design:
     return design
 
 
+def _design(generate: Generate | None) -> Design | None:
+    """The design that a spec's block describes; None if it describes none."""
+    if generate is None or generate.method is None or generate.num is None:
+        return None
+    return Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
+
+
 def unused_generate(spec: Spec, table: SamplesTable) -> list[Diagnostic]:
     """A warning if the samples of a study are not those of generate's method, because their file was there."""
     samples = spec.document.merlin.samples
-    generate = None if samples is None else samples.generate
-    if samples is None or generate is None or generate.method is None or generate.num is None:
+    if samples is None or (design := _design(samples.generate)) is None:
         return []
-    design = Design(method=generate.method, num=generate.num, bounds=generate.bounds, seed=generate.seed)
     message = "the samples file exists and is used, so generate is not: it would make "
     if design.num_samples != table.num:
         message += f"{design.num_samples:,} samples, and {samples.file} has {table.num:,}"
@@ -200,7 +195,7 @@ def run_generate(spec: Spec, command: str, path: Path, info: Path) -> None:
         message = f"generate.cmd ended well, but did not make {path}"
     else:
         return
-    tail = (info / "cmd.err").read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+    tail = end_of(info / "cmd.err", _TAIL_BYTES).strip()
     indented = "\n".join(f"    {line}" for line in tail.splitlines())
     message += f"; the end of {info / 'cmd.err'}:\n{indented}" if tail else f"; {info / 'cmd.err'} is empty"
     raise SamplesError([spec.finding(("merlin", "samples", "generate", "cmd"), message, "samples-generate")])

@@ -46,18 +46,14 @@ class TextSamples(SamplesTable):
     def text_rows(self, lo: int, hi: int) -> list[tuple[str, ...]]:
         self._check_range(lo, hi)
         out, width = [], len(self.labels)
+        are_padded = self._table.dialect.delimiter is not None  # blanks beside values belong to them
         for row, values in enumerate(self._table.values(lo, hi), lo):
             if len(values) != width:
                 raise SamplesError([self._ragged(row, len(values))])
-            if self._pads_values and " " in "".join(values):
+            if are_padded and " " in "".join(values):
                 values = list(map(_bare_number, values))
             out.append(tuple(values))
         return out
-
-    @property
-    def _pads_values(self) -> bool:
-        """True if blanks belong to the values that they stand beside."""
-        return self._table.dialect.delimiter is not None
 
     def has_only(self, characters: bytes) -> bool:
         return self._table.has_only(characters)

@@ -14,9 +14,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from merlin.plan.code_changes import code_changes
-from merlin.plan.differences import anywhere
 from merlin.plan.plan import Plan
-from merlin.plan.plan_io import relocate
+from merlin.plan.plan_io import anywhere, relocate
 from merlin.spec.variables import OUTPUT_PATH
 
 Code = Mapping[str, Mapping[str, str]]  # as `Plan.code`

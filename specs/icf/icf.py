@@ -6,7 +6,7 @@ model and is not JAG.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import icf_diagnostics as diagnostics
@@ -43,17 +43,13 @@ def simulate(inputs: Mapping[str, Array], context: Any) -> dict[str, Array]:
     """Run the implosions of a chunk; every result has the samples as its first axis."""
     num = len(inputs["trans_u"])
     results: dict[str, Array] = {}
-    for rows in _blocks(num):
+    for lo in range(0, num, BLOCK):
+        rows = slice(lo, lo + BLOCK)
         for name, part in _simulate_block({label: values[rows] for label, values in inputs.items()}).items():
             if name not in results:
                 results[name] = np.empty((num, *part.shape[1:]), part.dtype)
             results[name][rows] = part
     return results
-
-
-def _blocks(num: int) -> Iterator[slice]:
-    for lo in range(0, num, BLOCK):
-        yield slice(lo, min(lo + BLOCK, num))
 
 
 def _simulate_block(inputs: Mapping[str, Array]) -> dict[str, Array]:

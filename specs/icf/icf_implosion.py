@@ -196,14 +196,15 @@ def _shape(y: Array) -> Array:
 
 
 def _trace(history: list[tuple[Array, HotSpot, Array, Array]], final: Array) -> Trace:
+    clocks, spots, shapes, energies = zip(*history, strict=True)
     return Trace(
-        time=np.stack([clock for clock, _, _, _ in history]),
-        radius=np.stack([spot.radius for _, spot, _, _ in history]),
-        pressure=np.stack([spot.pressure for _, spot, _, _ in history]),
-        temperature=np.stack([spot.temperature for _, spot, _, _ in history]),
-        neutron_rate=np.stack([spot.neutron_rate for _, spot, _, _ in history]),
-        xray_power=np.stack([spot.xray_power for _, spot, _, _ in history]),
-        shape=np.stack([shape for _, _, shape, _ in history]),
-        energy=np.stack([energy for _, _, _, energy in history]),
+        time=np.stack(clocks),
+        radius=np.stack([spot.radius for spot in spots]),
+        pressure=np.stack([spot.pressure for spot in spots]),
+        temperature=np.stack([spot.temperature for spot in spots]),
+        neutron_rate=np.stack([spot.neutron_rate for spot in spots]),
+        xray_power=np.stack([spot.xray_power for spot in spots]),
+        shape=np.stack(shapes),
+        energy=np.stack(energies),
         final=final,
     )

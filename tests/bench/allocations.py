@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from measure import HERE, MERLIN, SPECS, fresh, median, only_workspace, ratio
-from report import Row
+from peer import installed
+from report import Row, floor
 from slurm_site import ALL_CORES, JobLife, Site, slurm_site
 
 SLEEP_S = 0.05
@@ -54,10 +53,6 @@ class Run:
     @property
     def calls_per_minute(self) -> float:
         return self.num_calls / max(1.0, (self.released - self.submitted) / 60)
-
-
-def _has_ended(folder: Path, num: int) -> bool:
-    return sum(1 for _ in folder.rglob("ended")) >= num
 
 
 def _measure(site: Site, folder: Path, num: int, act: Callable[[Path], None]) -> Run:
@@ -129,39 +124,15 @@ def _job_per_sample(site: Site, num: int, task_s: float) -> Callable[[Path], Non
 
 def _by_dask(site: Site, num: int, task_s: float) -> Callable[[Path], None]:
     def act(folder: Path) -> None:
-        site.run(
-            "env",
-            "-u",
-            "PYTHONPATH",  # it leads to our `distributed`
-            _dask_python(),
-            "-P",  # and so would the script's folder
-            str(HERE / "dask_study.py"),
-            str(num),
-            str(task_s),
-            str(folder),
-            site.cluster.network.name,
-            cwd=folder,
-        )
+        python = str(installed(DASK, "dask-jobqueue==0.9.0", "distributed") / "python")
+        # PYTHONPATH leads to our `distributed`, and so would the script's folder without -P
+        words = ["env", "-u", "PYTHONPATH", python, "-P", str(HERE / "dask_study.py")]
+        site.run(*words, str(num), str(task_s), str(folder), site.cluster.network.name, cwd=folder)
 
     return act
 
 
-def _dask_python() -> str:
-    if not (DASK / "ready").is_file():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(DASK)], check=True)
-        subprocess.run(
-            [str(DASK / "bin/python"), "-m", "pip", "install", "-q", "dask-jobqueue==0.9.0", "distributed"],
-            check=True,
-        )
-        (DASK / "ready").write_text("")
-    return str(DASK / "bin" / "python")
-
-
 # --------------------------------------------------------------------------- rows
-
-
-def _row(what: str, ours: str, other: str, ratio: str, floor: str, *, is_met: bool) -> Row:
-    return Row(what, ours, other, ratio, floor if is_met else f"{floor}, not met", "")
 
 
 def allocations(tmp: Path, rounds: int, num: int) -> list[Row]:
@@ -174,37 +145,29 @@ def allocations(tmp: Path, rounds: int, num: int) -> list[Row]:
                 found.append(_measure(site, fresh(tmp / "ours"), size, way))
     busy = 100 * median([run.busy for run in many])
     release_s = median([run.released - run.last for run in many])
+    what = f"busy over allocated core-seconds, {num:,} tasks of {SLEEP_S * 1000:.0f} ms on up to {ALL_CORES} cores"
+    release = "from the end of the last task to the release of the last node"
     return [
         _calls_in_size(num, many, few),
         _calls_in_workers(num // 10, few, one_node),
-        _row(
-            f"busy over allocated core-seconds, {num:,} tasks of {SLEEP_S * 1000:.0f} ms on up to {ALL_CORES} cores",
-            f"{busy:.1f} %", "", "", "≥ 95 %", is_met=busy >= 95,
-        ),
-        _row(
-            "from the end of the last task to the release of the last node",
-            f"{release_s:.1f} s", "", "", "≤ 5 s", is_met=release_s <= 5,
-        ),
-    ]  # fmt: skip
+        Row(what, f"{busy:.1f} %", floor=floor("≥ 95 %", busy >= 95)),
+        Row(release, f"{release_s:.1f} s", floor=floor("≤ 5 s", release_s <= 5)),
+    ]
 
 
 def _calls_in_size(num: int, many: list[Run], few: list[Run]) -> Row:
     mine, other = (median([run.calls_per_minute for run in runs]) for runs in (many, few))
-    return _row(
-        f"commands of Slurm a minute during {num:,} samples, beside {num // 10:,}",
-        f"{mine:.1f}", f"{other:.1f}", f"{mine / other:.2f}×", "≤ 6", is_met=mine <= 6,
-    )  # fmt: skip
+    what = f"commands of Slurm a minute during {num:,} samples, beside {num // 10:,}"
+    return Row(what, f"{mine:.1f}", f"{other:.1f}", f"{mine / other:.2f}×", floor("≤ 6", mine <= 6))
 
 
 def _calls_in_workers(num: int, nodes: list[Run], one: list[Run]) -> Row:
     """Every job costs some: sbatch, the srun of its workers, and before Slurm 23 a squeue for its end."""
     mine, other = (median([run.num_calls for run in runs]) for runs in (nodes, one))
     more = median([len(run.jobs) for run in nodes]) - 1
-    return _row(
-        f"commands of Slurm in all for {num:,} samples on up to three nodes (jobs: {more + 1:.0f}), beside one node",
-        f"{mine:.0f}", f"{other:.0f}", f"{mine / other:.2f}×", "≤ 3 more for each job",
-        is_met=mine - other <= 3 * more,
-    )  # fmt: skip
+    what = f"commands of Slurm in all for {num:,} samples on up to three nodes (jobs: {more + 1:.0f}), beside one node"
+    wanted = floor("≤ 3 more for each job", mine - other <= 3 * more)
+    return Row(what, f"{mine:.0f}", f"{other:.0f}", f"{mine / other:.2f}×", wanted)
 
 
 def allocations_walltime(tmp: Path, rounds: int, num: int) -> list[Row]:
@@ -218,12 +181,10 @@ def allocations_walltime(tmp: Path, rounds: int, num: int) -> list[Row]:
     if min(len(run.jobs) for run in again) < 2:
         raise RuntimeError("no walltime ended in the middle of the study")
     lost = median([run.num_again / (len(run.jobs) - 1) for run in again])
-    return [
-        _row(
-            f"tasks of {task_s:.1f} s that run again for each walltime in {num:,} samples, on {ALL_CORES} cores",
-            f"{lost:.1f}", "", "", f"≤ {ALL_CORES}", is_met=lost <= ALL_CORES,
-        )
-    ]  # fmt: skip
+    what = (
+        f"tasks of {task_s:.1f} s that run again for each walltime in {num:,} samples, on {ALL_CORES} cores"
+    )
+    return [Row(what, f"{lost:.1f}", floor=floor(f"≤ {ALL_CORES}", lost <= ALL_CORES))]
 
 
 def _one_job_after_another(site: Site, num: int, task_s: float) -> Callable[[Path], None]:
@@ -232,7 +193,7 @@ def _one_job_after_another(site: Site, num: int, task_s: float) -> Callable[[Pat
 
     def act(folder: Path) -> None:
         site.merlin("run", str(SPEC), *_variables(folder, num, task_s), cwd=folder)
-        while not _has_ended(folder, num):
+        while sum(1 for _ in folder.rglob("ended")) < num:
             site.merlin("workers", "submit", str(only_workspace(folder)), *size, cwd=folder)
             site.wait_until_released()
 
@@ -267,8 +228,6 @@ def _compared(name: str, ours: list[Run], theirs: list[Run], num: int) -> list[R
     for what, unit, fact in facts:
         mine, other = [fact(run) for run in ours], [fact(run) for run in theirs]
         times = ratio(other, mine)
-        rows.append(
-            _row(f"{what}, against {name}", f"{median(mine):.1f}{unit}", f"{median(other):.1f}{unit}",
-                 f"{times:.2f}×", "≥ 1×", is_met=times >= 1)
-        )  # fmt: skip
+        spent = f"{median(mine):.1f}{unit}", f"{median(other):.1f}{unit}"
+        rows.append(Row(f"{what}, against {name}", *spent, f"{times:.2f}×", floor("≥ 1×", times >= 1)))
     return rows

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from measure import MERLIN, SPECS, fresh, median, only_workspace, ratio, run
+from measure import MERLIN, fresh, local_run, median_s, only_workspace, ratio_s, run
 from report import Row, mb
 
 
 def collect_again(tmp: Path, rounds: int, num: int) -> list[Row]:
     """One study; its data set is put aside before each round, so that its collect step reads the files, too."""
     folder = fresh(tmp / "study")
-    spec = [str(SPECS / "json_shell.yaml"), "--vars", f"N_SAMPLES={num}"]
-    run([MERLIN, "run", "--local", "--workers", "2", *spec], folder)
+    run(local_run("json_shell", num), folder)
     workspace = only_workspace(folder)
     step, again = [], []
     for number in range(rounds):
@@ -22,9 +21,17 @@ def collect_again(tmp: Path, rounds: int, num: int) -> list[Row]:
         out = folder / f"out-{number}"
         again.append(run([MERLIN, "shards", "collect", str(workspace), "--out", str(out)], folder))
         _require_rows(out, num)
-    a, b = [t.seconds for t in again], [t.seconds for t in step]
     what = f"collecting {num:,} JSON outputs again, whole command, against the study's own collect step"
-    return [Row(what, f"{median(a):.2f} s", f"{median(b):.2f} s", f"{ratio(b, a):.2f}×", "≥ 0.9×", mb(again))]
+    return [
+        Row(
+            what,
+            f"{median_s(again):.2f} s",
+            f"{median_s(step):.2f} s",
+            f"{ratio_s(step, again):.2f}×",
+            "≥ 0.9×",
+            mb(again),
+        )
+    ]
 
 
 def _require_rows(out: Path, num: int) -> None:

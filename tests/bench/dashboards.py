@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,8 +14,9 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 import numpy as np
-from measure import MERLIN, SPECS, fresh
+from measure import MERLIN, cpu_s, peak_bytes
 from report import Row
+from scale import prepared_study
 
 NUM_CLIENTS = 100
 SECONDS = 20.0
@@ -43,7 +43,7 @@ from merlin.workspace.directory import open_workspace
 from merlin.workspace.holding import lock
 study, at = open_workspace(sys.argv[1]), int(sys.argv[2])
 with lock(study), LedgerWriter(study.ledger_dir, "w1", session="run", study_id=study.plan.study_id) as writer:
-    while True:
+    while at < study.plan.instances[0].num_tasks:
         failures = (Failure(task=at, cause="exit code 3", exit_code=3, tail="no luck"),) if at % 100 else ()
         outcomes = np.zeros(50, np.uint8)
         outcomes[: len(failures)] = 1
@@ -61,12 +61,8 @@ def half_a_study(folder: Path, num: int) -> Path:
     """A workspace whose ledger says that half of the tasks have ended, one of a hundred not ok; none of them ran."""
     from merlin.ledger.records import ChunkRecord, EventRecord, Failure
     from merlin.ledger.writer import LedgerWriter
-    from merlin.spec.load import load_spec
-    from merlin.workspace.options import StudyOptions
-    from merlin.workspace.prepare import prepare_study
 
-    variables = {"N_SAMPLES": str(num), "OUTPUT_PATH": str(fresh(folder))}
-    study = prepare_study(load_spec(SPECS / "null_shell.yaml", variables=variables), StudyOptions())
+    study = prepared_study(folder, num)
     began, random = time.time() - 600, np.random.default_rng(0)
     with LedgerWriter(study.ledger_dir, "w0", session="run", study_id=study.plan.study_id) as writer:
         writer.append(EventRecord(kind="run_started", data={"workers": 2}, time=began))
@@ -74,23 +70,16 @@ def half_a_study(folder: Path, num: int) -> Path:
             failed = np.flatnonzero(random.random(RECORD) < 1 / FAILED_OF)
             outcomes = np.zeros(RECORD, np.uint8)
             outcomes[failed] = 1
-            failures = [
+            failures = tuple(
                 Failure(task=lo + int(i), cause="exit code 3", exit_code=3, tail=f"no luck {i}\n")
                 for i in failed
-            ]
-            writer.append(
-                ChunkRecord(
-                    instance="null_step",
-                    lo=lo,
-                    hi=lo + RECORD,
-                    started=began + 590 * lo / num,
-                    elapsed_s=0.5,
-                    outcomes=outcomes,
-                    seconds=np.full(RECORD, 0.001, np.float32),
-                    started_offsets=np.zeros(RECORD, np.float32),
-                    failures=tuple(failures),
-                )
             )
+            record = ChunkRecord(
+                instance="null_step", lo=lo, hi=lo + RECORD, started=began + 590 * lo / num, elapsed_s=0.5,
+                outcomes=outcomes, seconds=np.full(RECORD, 0.001, np.float32),
+                started_offsets=np.zeros(RECORD, np.float32), failures=failures,
+            )  # fmt: skip
+            writer.append(record)
     return study.path
 
 
@@ -100,15 +89,6 @@ class Dashboard:
     port: int
     token: str
     study: str  # its address
-
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def memory(self) -> str:
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        peak_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-        return f"{peak_kib * 1024 / 1e6:.0f} MB"
 
     def ask(self, address: str) -> float:
         """Seconds until the whole answer is here."""
@@ -157,10 +137,11 @@ async def _share_of_a_core(dashboard: Dashboard) -> tuple[float, float]:
     clients = [asyncio.create_task(_listen(dashboard, counts)) for _ in range(NUM_CLIENTS)]
     while counts[0] < NUM_CLIENTS:  # all have begun
         await asyncio.sleep(0.1)
-    begin, cpu_s, num = time.perf_counter(), dashboard.cpu_s(), counts[0]
+    begin, cpu_before, num = time.perf_counter(), cpu_s(dashboard.pid), counts[0]
     await asyncio.sleep(SECONDS)
     took_s = time.perf_counter() - begin
-    share, events = (dashboard.cpu_s() - cpu_s) / took_s, (counts[0] - num) / NUM_CLIENTS / took_s
+    share = (cpu_s(dashboard.pid) - cpu_before) / took_s
+    events = (counts[0] - num) / NUM_CLIENTS / took_s
     for client in clients:
         client.cancel()
     await asyncio.gather(*clients, return_exceptions=True)
@@ -182,7 +163,7 @@ def dashboard(tmp: Path, rounds: int, num: int) -> list[Row]:
         share, events = asyncio.run(_share_of_a_core(server))
         p95 = {what: _p95_ms(server, address) for what, address in ADDRESSES.items()}
         failures_ms = _p95_ms(server, FAILURES, pause_s=4.0)
-        memory = server.memory()
+        memory = f"{peak_bytes(server.pid) / 1e6:.0f} MB"
     slowest = max(p95, key=lambda what: p95[what])
     listed = ", ".join(f"{what} {ms:.0f}" for what, ms in p95.items() if what != slowest)
     study = f"a study of {num:,} tasks that writes {RECORDS_PER_S} records a second"
@@ -190,25 +171,19 @@ def dashboard(tmp: Path, rounds: int, num: int) -> list[Row]:
         Row(
             f"{NUM_CLIENTS} browsers watch {study}: CPU of the dashboard",
             f"{share:.1%} of a core; {events:.1f} events a second for each",
-            "",
-            "",
-            "< 20 %",
-            memory,
+            floor="< 20 %",
+            memory=memory,
         ),
         Row(
             f"the dashboard's answers about {study}, p95; the first look at it",
             f"{p95[slowest]:.0f} ms ({slowest}; others in ms: {listed}); {cold_s:.2f} s",
-            "",
-            "",
-            "≤ 100 ms",
-            memory,
+            floor="≤ 100 ms",
+            memory=memory,
         ),
         Row(
             f"the dashboard's groups of failures of {study}, ten of them failures, p95",
             f"{failures_ms:.0f} ms",
-            "",
-            "",
-            "≤ 1 s",
-            memory,
+            floor="≤ 1 s",
+            memory=memory,
         ),
     ]

@@ -26,22 +26,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from imported_data import import_arrays
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from tournament import BOUNDS
+from open_loops import opened_loop
+from tournament import icf_inputs
 
-from merlin.base.document.findings import Findings
 from merlin.shards.ensemble import open_shards
-from merlin.shards.importing.run import import_data
-from merlin.spec.import_schema import parse_import_schema
 from merlin.train.config_file import parse_config
-from merlin.train.events import StopRequest
-from merlin.train.parallel.mesh import Mesh
-from merlin.train.parallel.rendezvous import Rendezvous
-from merlin.train.parallel.world import World
 from merlin.train.prepare import check
-from merlin.train.process import open_loop, set_up_torch
-from merlin.train.reports import Silent
 from merlin.train.results.history import Round
 from merlin.train.tournament.averaging import Total, is_sound
 from merlin.train.tournament.exchange import Mean, OfferedModel
@@ -89,11 +82,7 @@ def simulate(num: int, with_image: bool = False) -> tuple[dict[str, Any], dict[s
 
     Outputs are the scalars and, with an image, that of the second line of sight: what 4 by 4 pixels have in common.
     """
-    rng = np.random.default_rng(2026)
-    inputs = {
-        name: rng.uniform(-reach, reach, num) if reach else rng.uniform(0, 1, num)
-        for name, reach in BOUNDS.items()
-    }
+    inputs = icf_inputs(num)
     blocks = [
         {name: values[lo : lo + BLOCK] for name, values in inputs.items()} for lo in range(0, num, BLOCK)
     ]
@@ -140,13 +129,7 @@ def write_data(folder: Path, inputs: Mapping[str, Any], outputs: Mapping[str, An
     )
     schema = f"inputs: [{', '.join(inputs)}]\nfields: {{{fields}}}\n{SPLITS}\n"
 
-    def made(path: Path, values: Mapping[str, Any]) -> Path:
-        path.mkdir(parents=True)
-        np.savez(path / "samples.npz", **inputs, **values)
-        import_data([path / "samples.npz"], parse_import_schema(schema, Findings("schema")), path / "data")
-        return path / "data"
-
-    clean = made(folder / "clean", outputs)
+    clean = import_arrays(folder / "clean", schema, {**inputs, **outputs})
     if not noise:
         return clean
     ens, rng = open_shards(clean), np.random.default_rng(1)
@@ -158,7 +141,7 @@ def write_data(folder: Path, inputs: Mapping[str, Any], outputs: Mapping[str, An
             (len(rows), *values.shape[1:]), np.float32 if values.ndim > 1 else np.float64
         )
         values[rows] += (noise * spread * drawn).astype(values.dtype)
-    return made(folder / "noisy", noisy)
+    return import_arrays(folder / "noisy", schema, {**inputs, **noisy})
 
 
 class Table:
@@ -258,13 +241,7 @@ def run(
     prepared = check(parse_config(text, "bench.yaml", recipe.words))
     prepared = replace(prepared, run=prepared.begin())
     with ExitStack() as stack:
-        loops = []
-        for index in range(recipe.trainers):
-            mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
-            prepared.run.trainer(index).path.mkdir(parents=True, exist_ok=True)
-            device = set_up_torch(prepared.run, prepared.config, mesh)
-            opened = open_loop(prepared.run, prepared.config, mesh, device, Silent(), StopRequest())
-            loops.append(stack.enter_context(opened))
+        loops = [stack.enter_context(opened_loop(prepared, index)) for index in range(recipe.trainers)]
         return Play(loops, recipe.steps, pace).play(looks)
 
 

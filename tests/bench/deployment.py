@@ -12,15 +12,26 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from measure import MERLIN
-from peer import PEER, peer_environment
-from servers import PASSWORD, RedisServer, redis_server
+from peer import PEER, peer_environment, peer_merlin
+from servers import PASSWORD, RedisServer
 
 APP_YAML = """
-broker: {{name: redis, username: "", server: 127.0.0.1, port: {port}, db_num: 0, password: {password}}}
+broker: {{name: redis, username: "", server: {host}, port: {port}, db_num: 0, password: {password}}}
 results_backend:
-  {{name: redis, username: "", server: 127.0.0.1, port: {port}, db_num: 0, password: {password}, encryption_key: {key}}}
+  {{name: redis, username: "", server: {host}, port: {port}, db_num: 0, password: {password}, encryption_key: {key}}}
 """
+
+
+def write_config(home: Path, host: str, port: int) -> None:
+    """Let commands of a user with this home find the Redis there."""
+    folder = home / ".merlin"
+    folder.mkdir(parents=True, exist_ok=True)
+    password = folder / "redis.pass"
+    password.write_text(PASSWORD)
+    text = APP_YAML.format(host=host, port=port, password=password, key=folder / "encrypt_data_key")
+    (folder / "app.yaml").write_text(text)
 
 
 class Deployment:
@@ -29,16 +40,11 @@ class Deployment:
     def __init__(self, folder: Path, server: RedisServer, *, is_peer: bool) -> None:
         self.folder, self.server, self.is_peer = folder, server, is_peer
         self.workers: list[subprocess.Popen[bytes]] = []
-        home = folder / "home" / ".merlin"
-        home.mkdir(parents=True, exist_ok=True)
-        password = home / "redis.pass"
-        password.write_text(PASSWORD)
-        text = APP_YAML.format(port=server.port, password=password, key=home / "encrypt_data_key")
-        (home / "app.yaml").write_text(text)
+        write_config(folder / "home", "127.0.0.1", server.port)
         self.env = peer_environment() if is_peer else dict(os.environ)
         self.env = {k: v for k, v in self.env.items() if not k.startswith("MERLIN_")}
         self.env |= {"HOME": str(folder / "home"), "C_FORCE_ROOT": "1"}
-        self.merlin = str(PEER / "bin" / "merlin") if is_peer else MERLIN
+        self.merlin = peer_merlin() if is_peer else MERLIN
 
     def command(self, *words: str) -> float:
         """Run a merlin command to its end; returns its seconds."""
@@ -88,12 +94,12 @@ class Deployment:
 
     def workers_cpu_s(self) -> float:
         """CPU seconds of the workers and of everything that they started, so far."""
-        times, children = _processes()
-        total, todo = 0.0, [worker.pid for worker in self.workers]
-        while todo:
-            pid = todo.pop()
-            total += times.get(pid, 0.0)
-            todo += children.get(pid, [])
+        total = 0.0
+        for worker in map(psutil.Process, [worker.pid for worker in self.workers]):
+            for process in [worker, *worker.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    times = process.cpu_times()
+                    total += times.user + times.system + times.children_user + times.children_system
         return total
 
     def stop_workers(self) -> None:
@@ -104,23 +110,10 @@ class Deployment:
         self.workers.clear()
 
 
-def _processes() -> tuple[dict[int, float], dict[int, list[int]]]:
-    """Of all processes: CPU seconds, with those of children that have ended, and the children that live."""
-    times: dict[int, float] = {}
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit():
-                fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-                times[int(entry.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-                children.setdefault(int(fields[1]), []).append(int(entry.name))
-    return times, children
-
-
 @contextmanager
 def deployment(folder: Path, *, is_peer: bool = False) -> Iterator[Deployment]:
     """A fresh server in `folder`; everything is stopped at the end."""
-    with redis_server(folder / "redis") as server:
+    with RedisServer(folder / "redis") as server:
         made = Deployment(folder, server, is_peer=is_peer)
         try:
             yield made

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from measure import MERLIN, fresh, median, run
+from measure import MERLIN, fresh, median_s, run
 from report import Row, mb
 
 RECORD = 2000  # tasks per ledger record, as in `scale`
@@ -89,8 +89,8 @@ def failures(tmp: Path, rounds: int, num: int) -> list[Row]:
             run(["sh", "-c", '"$@" || test $? = 1', "sh", *commands[name]], tmp)
             for _ in range(max(rounds, 5))
         ]
-        seconds = median([t.seconds for t in timings])
-        rows.append(Row(f"merlin {name} {what}", f"{seconds:.2f} s", "", "", floor, mb(timings)))
+        seconds = median_s(timings)
+        rows.append(Row(f"merlin {name} {what}", f"{seconds:.2f} s", floor=floor, memory=mb(timings)))
     return rows
 
 
@@ -122,7 +122,7 @@ def timeline(tmp: Path, rounds: int, num: int) -> list[Row]:
         writer.close()
     command = [MERLIN, "timeline", str(workspace.path), "-o", str(tmp / "trace.json")]
     timings = [run(command, tmp) for _ in range(rounds)]
-    took = median([t.seconds for t in timings])
+    took = median_s(timings)
     size = (tmp / "trace.json").stat().st_size / 1e6
     what = f"merlin timeline of {num:,} tasks with a record each ({size:.0f} MB)"
-    return [Row(what, f"{took:.1f} s", "", "", "≤ 200 MB", mb(timings))]
+    return [Row(what, f"{took:.1f} s", floor="≤ 200 MB", memory=mb(timings))]

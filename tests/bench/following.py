@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from measure import SPECS, fresh
 from report import Row
+from scale import prepared_study
 
 CHUNK = 8  # tasks per ledger record: seconds of work of an ordinary shell task
 WRITERS = 8
@@ -23,13 +23,8 @@ class GrowingStudy:
 
     def __init__(self, folder: Path, num: int) -> None:
         from merlin.ledger.writer import LedgerWriter
-        from merlin.spec.load import load_spec
-        from merlin.workspace.options import StudyOptions
-        from merlin.workspace.prepare import prepare_study
 
-        variables = {"N_SAMPLES": str(num), "OUTPUT_PATH": str(fresh(folder))}
-        spec = load_spec(SPECS / "null_shell.yaml", variables=variables)
-        self.workspace, self.num = prepare_study(spec, StudyOptions()), num
+        self.workspace, self.num = prepared_study(folder, num), num
         self._random, self._next = np.random.default_rng(0), 0
         self._writers = [LedgerWriter(self.workspace.ledger_dir, f"w{i}", sync=False) for i in range(WRITERS)]
         self.end_tasks(int(num * DONE) // CHUNK)
@@ -49,14 +44,9 @@ class GrowingStudy:
             for i in np.flatnonzero(has_failed)
         ]
         return ChunkRecord(
-            instance="null_step",
-            lo=lo,
-            hi=hi,
-            started=time.time() - 2.0,
-            outcomes=has_failed.astype(np.uint8),
-            seconds=np.full(CHUNK, 0.25, np.float32),
-            failures=tuple(failures),
-        )
+            instance="null_step", lo=lo, hi=hi, started=time.time() - 2.0, outcomes=has_failed.astype(np.uint8),
+            seconds=np.full(CHUNK, 0.25, np.float32), failures=tuple(failures),
+        )  # fmt: skip
 
 
 def following(tmp: Path, rounds: int, num: int) -> list[Row]:
@@ -76,11 +66,11 @@ def following(tmp: Path, rounds: int, num: int) -> list[Row]:
     memory = f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB"
     of = f"of {num:,} shell tasks while it writes, p95"
     rows = [
-        Row(f"dashboard: {name} {of}", f"{np.percentile(each, 95):.0f} ms", "", "", "≤ 100 ms", memory)
+        Row(f"dashboard: {name} {of}", f"{np.percentile(each, 95):.0f} ms", floor="≤ 100 ms", memory=memory)
         for name, each in times.items()
     ]
     what = f"dashboard: first look at {num:,} shell tasks, {int(num * DONE) // CHUNK:,} records"
-    return [*rows, Row(what, f"{first_s:.1f} s", "", "", "", memory)]
+    return [*rows, Row(what, f"{first_s:.1f} s", memory=memory)]
 
 
 def _questions(view: object, num: int) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from loading import BATCH, MemmapDataset, loader
+from format_peers import BATCH
+from imported_data import import_arrays
+from loading import MemmapDataset, loader
 from measure import MERLIN, fresh, median, ratio, run
 from report import Row
 from torch.utils.data import DataLoader
 from training import training_loop
-
-from merlin.base.document.findings import Findings
-from merlin.shards.importing.run import import_data
-from merlin.spec.import_schema import parse_import_schema
 
 SIDE, CHANNELS, NUM_INPUTS, NUM_SCALARS = 64, 4, 5, 15
 EPOCHS = 3
@@ -42,14 +40,13 @@ def make_images(folder: Path, num: int) -> tuple[Path, MemmapDataset]:
     waves = rng.normal(size=(NUM_INPUTS, SIDE * SIDE * CHANNELS)).astype(np.float32) / 4
     image = np.sin(x @ waves).reshape(num, SIDE, SIDE, CHANNELS)
     columns = {f"x{i}": x[:, i] for i in range(NUM_INPUTS)} | {f"y{i}": y[:, i] for i in range(NUM_SCALARS)}
-    np.savez(folder / "samples.npz", **columns, image=image)
     inputs = ", ".join(f"x{i}" for i in range(NUM_INPUTS))
     fields = ", ".join(f"y{i}: {{kind: scalar}}" for i in range(NUM_SCALARS))
     schema = f"inputs: [{inputs}]\nfields: {{{fields}, image: {{kind: image, layout: hwc}}}}\n"
-    import_data([folder / "samples.npz"], parse_import_schema(schema, Findings("schema")), folder / "data")
+    data = import_arrays(folder, schema, {**columns, "image": image})
     for name, values in (("inputs", x), ("scalars", y), ("image", image)):
         values.tofile(folder / f"{name}.bin")
-    return folder / "data", MemmapDataset(folder, num)
+    return data, MemmapDataset(folder, num)
 
 
 def gpu_loading(tmp: Path, rounds: int, num: int) -> list[Row]:
@@ -81,7 +78,7 @@ def gpu_loading(tmp: Path, rounds: int, num: int) -> list[Row]:
 
 def _row(what: str, found: dict[str, list[float]], ours: str, other: str) -> Row:
     rates = f"{median(found[ours]):,.0f}/s", f"{median(found[other]):,.0f}/s"
-    return Row(what, *rates, f"{ratio(found[ours], found[other]):.2f}×", "reported", "")
+    return Row(what, *rates, f"{ratio(found[ours], found[other]):.2f}×", "reported")
 
 
 def _moved(batches: Any) -> Iterator[Any]:
@@ -113,7 +110,7 @@ def gpu_training(tmp: Path, rounds: int, num: int) -> list[Row]:
         found = training_loop(folder, 5 * rounds, 20_000, width=width, batch=batch, device="cuda")
         what = f"training loop, MLP of 4 x {width}, batches of {batch} on {gpu}, against a bare loop, data on the GPU"
         rates = f"{found['ours']:,.0f}/s", f"{found['bare']:,.0f}/s"
-        rows.append(Row(what, *rates, f"{found['ratio']:.2f}×", "reported", ""))
+        rows.append(Row(what, *rates, f"{found['ratio']:.2f}×", "reported"))
     directory, _ = make_images(fresh(tmp / "images"), num)
     what = "the model of specs/icf/train/surrogate.yaml, batches of 128"
     one = _surrogate_rate(tmp, directory, "cuda", 400)
@@ -128,7 +125,7 @@ def gpu_training(tmp: Path, rounds: int, num: int) -> list[Row]:
 
 
 def _against(what: str, ours: float, other: float) -> Row:
-    return Row(what, f"{ours:,.0f}/s", f"{other:,.0f}/s", f"{ours / other:.2f}×", "reported", "")
+    return Row(what, f"{ours:,.0f}/s", f"{other:,.0f}/s", f"{ours / other:.2f}×", "reported")
 
 
 def _surrogate_rate(tmp: Path, data: Path, device: str, steps: int, *words: str) -> float:

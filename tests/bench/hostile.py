@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import report
-from measure import MERLIN, SPECS, Timing, fresh, median, only_workspace, ratio
+from measure import MERLIN, SPECS, Timing, fresh, median_s, only_workspace, ratio_s
 from report import Row, mb
 
 NUM_DASHBOARDS = 10
@@ -147,11 +147,11 @@ def _rows(tmp: Path, rounds: int, num: int, places: Places) -> list[Row]:
 
 
 def _row(what: str, num: int, without: list[Timing], read: list[Timing], floor: str) -> Row:
-    cost = 1 - ratio([t.seconds for t in without], [t.seconds for t in read])
+    cost = 1 - ratio_s(without, read)
     return Row(
         what,
-        f"{num / median([t.seconds for t in read]):,.0f}/s",
-        f"{num / median([t.seconds for t in without]):,.0f}/s",
+        f"{num / median_s(read):,.0f}/s",
+        f"{num / median_s(without):,.0f}/s",
         f"costs {max(0.0, cost):.1%}",
         report.floor(floor, cost < 0.03),
         mb(read),

@@ -38,11 +38,11 @@ def posterior(tmp: Path, rounds: int, num: int) -> list[Row]:
         held = ((low <= true) & (true <= high)).mean()
         what = f"inputs of {len(true)} held-out implosions, from outputs with {NOISE:.0%} noise"
         what += f": {level:.0%} intervals that hold the truth"
-        rows.append(Row(what, f"{held:.1%}", f"{level:.0%}", "", "reported", ""))
+        rows.append(Row(what, f"{held:.1%}", f"{level:.0%}", "", "reported"))
     errors = [np.sqrt(np.square(found - true).mean()) for found in (drawn.mean(1), start)]
     what = "root mean square error of the posterior's mean, against the inverse model alone (spread of an input: 1)"
     times = f"{errors[1] / errors[0]:.2f}×"
-    return [*rows, Row(what, f"{errors[0]:.4f}", f"{errors[1]:.4f}", times, "reported", "")]
+    return [*rows, Row(what, f"{errors[0]:.4f}", f"{errors[1]:.4f}", times, "reported")]
 
 
 def samples_of(directory: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

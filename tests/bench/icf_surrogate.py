@@ -59,17 +59,17 @@ def surrogate(tmp: Path, rounds: int, num: int) -> list[Row]:
     worst = max(ratios, key=lambda name: ratios[name])
     middle = [f"{median(of.scalars.values()):.2%}" for of in (ours, other)]
     ends = [f"{of.scalars[worst]:.2%}" for of in (ours, other)]
+    scalars = f"{what}, error of scalars (RMSE / std), median of the fields' ratios, {against}"
     rows = [
-        Row(f"{what}, error of scalars (RMSE / std), median of the fields' ratios, {against}",
-            *middle, f"{median(ratios.values()):.2f}×", "≤ 1.0×", ""),
-        Row(f"{what}, the worst of these ratios: {worst}", *ends, f"{ratios[worst]:.2f}×", "≤ 1.2×", ""),
-    ]  # fmt: skip
+        Row(scalars, *middle, f"{median(ratios.values()):.2f}×", "≤ 1.0×"),
+        Row(f"{what}, the worst of these ratios: {worst}", *ends, f"{ratios[worst]:.2f}×", "≤ 1.2×"),
+    ]
     for name, value in ours.images.items():
         known = (f"{value:.2%}", f"{other.images[name]:.2%}", f"{value / other.images[name]:.2f}×")
         floor = "≤ 1.0×" if "L2" in name else "reported"
-        rows.append(Row(f"{what}, error of {name}, {against}", *known, floor, ""))
+        rows.append(Row(f"{what}, error of {name}, {against}", *known, floor))
     times = f"{ours.cpu_s / other.cpu_s:.2f}×"
-    spent = (f"{ours.cpu_s:.0f} s", f"{other.cpu_s:.0f} s", times, "reported", "")
+    spent = (f"{ours.cpu_s:.0f} s", f"{other.cpu_s:.0f} s", times, "reported")
     return [*rows, Row(f"{what}, processor time of the training, {against}", *spent)]
 
 
@@ -90,14 +90,7 @@ def ablation(tmp: Path, rounds: int, num: int) -> list[Row]:
     for name, words in {_PUBLISHED: (), f"{_PUBLISHED}; adversarial: 0": ("model.adversarial=0",)}.items():
         found |= _published(tmp / f"published_{len(words)}", data, name, words)
     return [
-        Row(
-            f"ablation: {name}",
-            of.brief,
-            plain.brief,
-            f"{of.cpu_s:.0f} s / {plain.cpu_s:.0f} s",
-            "reported",
-            "",
-        )
+        Row(f"ablation: {name}", of.brief, plain.brief, f"{of.cpu_s:.0f} s / {plain.cpu_s:.0f} s", "reported")
         for name, of in found.items()
     ]
 
@@ -115,18 +108,8 @@ def _published(place: Path, data: Path, name: str, words: Sequence[str]) -> dict
 
 def _data(tmp: Path, num: int) -> Path:
     folder = fresh(tmp / "icf")
-    run(
-        [
-            MERLIN,
-            "run",
-            str(ICF / "icf.yaml"),
-            "--vars",
-            f"N_SAMPLES={num}",
-            f"OUTPUT_PATH={folder}",
-            "--local",
-        ],
-        folder,
-    )
+    variables = [f"N_SAMPLES={num}", f"OUTPUT_PATH={folder}"]
+    run([MERLIN, "run", str(ICF / "icf.yaml"), "--vars", *variables, "--local"], folder)
     return only_workspace(folder) / "collect"
 
 

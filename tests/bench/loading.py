@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from measure import MERLIN, SPECS, fresh, median, only_workspace, ratio, run
+from format_peers import BATCH
+from measure import fresh, median, ratio
+from reading import make_data_set
 from report import Row, floor
 from torch.utils.data import DataLoader, Dataset
 
-BATCH = 128
 EPOCHS_OF_MEMORY = 10
 
 
@@ -37,14 +38,6 @@ class MemmapDataset(Dataset):
 
     def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
         return {name: torch.from_numpy(values[i]) for name, values in self.files.items()}
-
-
-def make_study(folder: Path, num: int) -> Path:
-    """The data set of a study of `num` samples."""
-    folder = fresh(folder)
-    spec = str(SPECS / "reading.yaml")
-    run([MERLIN, "run", "--local", "--workers", "2", spec, "--vars", f"N_SAMPLES={num}"], folder)
-    return only_workspace(folder) / "collect"
 
 
 def write_flat(directory: Path, folder: Path) -> MemmapDataset:
@@ -95,7 +88,7 @@ def bare_gather(flat: MemmapDataset) -> Callable[[], float]:
 
 def torch_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
     """ShardLoader and its variants, round by round with torch's DataLoader(num_workers=2) over flat files."""
-    directory = make_study(tmp / "study", num)
+    directory = make_data_set(tmp / "study", num)
     flat = write_flat(directory, fresh(tmp / "flat"))
     theirs = DataLoader(flat, BATCH, shuffle=True, drop_last=True, num_workers=2, persistent_workers=True)
     bare = bare_gather(flat)
@@ -128,7 +121,7 @@ def torch_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
     ):
         share = ratio(rates[name], rates["bare"])
         wanted = floor("≥ 0.9×", share >= 0.9) if name == "prefetch" else ""
-        rows.append(Row(what, f"{median(rates[name]):,.0f}/s", bare_rate, f"{share:.2f}×", wanted, ""))
+        rows.append(Row(what, f"{median(rates[name]):,.0f}/s", bare_rate, f"{share:.2f}×", wanted))
     return rows
 
 
@@ -149,12 +142,3 @@ def memory_growth(directory: Path) -> str:
 
 def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-if __name__ == "__main__":
-    import sys
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        for row in torch_batches(Path(folder), 5, int(sys.argv[1]) if len(sys.argv) > 1 else 20_000):
-            print(" | ".join(row.__dict__.values()))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
+
+from pictures import IMAGES, pyplot, save
 
 from merlin.shards.plot.figure import picture_file
 from merlin.train.results.history import History, Round, Trained
 from merlin.train.results.report.lineage import Lineage
 
-IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 COLOURS = ("#444444", "#0072b2", "#009e73", "#d55e00", "#999999")  # told apart by those who see few colours
 STYLES = ("-", "-", "--", "-.", ":")
 
@@ -32,15 +32,9 @@ def draw(
     time: str = "modelled time, s",
 ) -> None:
     """A panel for each entry; it ends with its first line, or with the longer one of two."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    style = {"svg.hashsalt": "merlin", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     columns = min(2, len(panels))
     num_rows = -(-len(panels) // columns)
-    with plt.rc_context(style):
+    with pyplot() as plt:
         figure, axes = plt.subplots(
             num_rows, columns, figsize=(8.4, 3.1 * num_rows), sharey=True, squeeze=False
         )
@@ -55,8 +49,7 @@ def draw(
             panel.legend(frameon=False, fontsize=7)
         figure.supylabel(what, fontsize=9)
         figure.tight_layout()
-        figure.savefig(IMAGES / f"{name}.svg", metadata={"Date": None})
-        plt.close(figure)
+        save(figure, name)
 
 
 def draw_lineage(name: str, rounds: Sequence[Round], trainers: int, best: int = 0) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -23,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-
-PICTURE = HERE.parents[1] / "docs" / "images" / "many-workers.svg"
 TASK_S = 0.2
 LEARN_S = {10: 20.0, 100: 20.0, 1_000: 30.0, 10_000: 60.0}  # slots -> warm-up
 WINDOW_S = 30.0
@@ -67,7 +64,7 @@ def rows(tmp: Path, rounds: int, num: int) -> list[Any]:
         if slots <= num
     ]
     if num >= max(LEARN_S):
-        draw(all_found, PICTURE)
+        draw(all_found)
     out = []
     for found in all_found:
         what = f"one owner, {found.slots:,} simulated workers, tasks of {TASK_S:g} s: share of their time in work"
@@ -89,16 +86,7 @@ def rows(tmp: Path, rounds: int, num: int) -> list[Any]:
         what = f"{open_studies} of which nothing ends, owned by one worker"
         ours = f"{idle.redis_commands_per_s:.0f} commands/s, {idle.owner_core:.1%} of a core"
         other = f"Redis {idle.redis_core:.1%}, {idle.redis_mb:.1f} MB"
-        out.append(
-            Row(
-                what,
-                ours,
-                other,
-                "",
-                "reported",
-                f"{idle.owner_mb:.0f} MB",
-            )
-        )
+        out.append(Row(what, ours, other, "", "reported", f"{idle.owner_mb:.0f} MB"))
     return out
 
 
@@ -116,7 +104,7 @@ def measure(
 ) -> Found:
     """Let workers work for a while, and look at everybody at the start and at the end of a window."""
     from deployment import deployment, wait_for
-    from measure import fresh
+    from measure import fresh, peak_bytes
 
     folder = fresh(folder)
     with deployment(folder) as made:
@@ -136,7 +124,7 @@ def measure(
             before = _look(client, pids)
             time.sleep(window_s)
             after = _look(client, pids)
-            peak_mb = _peak_mb(owner.pid)
+            peak_mb = peak_bytes(owner.pid) / 1e6
             for process in (crowd, owner):
                 if process.poll() is not None:
                     raise RuntimeError(f"one ended: {process.args}; see {folder}")
@@ -214,22 +202,12 @@ def _python(made: Any, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def _look(client: Any, pids: dict[str, int]) -> dict[str, float]:
     """CPU seconds of the processes so far, and what Redis says."""
+    from measure import cpu_s
+
     info, calls = client.info("memory"), client.info("commandstats")
     num = sum(v["calls"] for name, v in calls.items() if name not in ("cmdstat_rpop", "cmdstat_info"))
-    found = {who: _cpu_s(pid) for who, pid in pids.items()}
+    found = {who: cpu_s(pid) for who, pid in pids.items()}
     return found | {"at": time.monotonic(), "used_memory": info["used_memory"], "commands": num}
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _peak_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"no peak of process {pid}")
 
 
 # ------------------------------------------------------------------------- the owner
@@ -288,16 +266,12 @@ def _profiled(owners: Any, path: Path) -> None:
 # -------------------------------------------------------------------------- the plot
 
 
-def draw(found: list[Found], path: Path) -> None:
+def draw(found: list[Found]) -> None:
     """Share of time in work, and results per second, against the number of workers."""
-    import matplotlib
+    from pictures import pyplot, save
 
-    matplotlib.use("svg")
-    import matplotlib.pyplot as plt
-
-    style = {"svg.hashsalt": "merlin", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
     slots = [f.slots for f in found]
-    with plt.rc_context(style):
+    with pyplot() as plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
         left.plot(slots, [100 * f.busy for f in found], "o-", color="tab:blue")
         left.axhline(100 * GOAL, color="0.6", linestyle=":", linewidth=1)
@@ -313,8 +287,7 @@ def draw(found: list[Found], path: Path) -> None:
         cores.spines["right"].set_visible(True)
         lines = [*right.get_lines(), *cores.get_lines()]
         right.legend(lines, [line.get_label() for line in lines], frameon=False, loc="upper left")
-        figure.savefig(path, metadata={"Date": None})
-        plt.close(figure)
+        save(figure, "many-workers")
 
 
 def main() -> None:

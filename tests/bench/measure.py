@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
 
 HERE = Path(__file__).resolve().parent
 SPECS = HERE / "specs"
@@ -57,6 +61,30 @@ def until(command: Sequence[str], cwd: Path, condition: Callable[[], bool], limi
     return Timing(seconds, usage.ru_maxrss * 1024)
 
 
+def local_run(spec: str, num: int, *variables: str) -> list[str]:
+    """The command that runs so many samples of a spec in `specs/` on two workers of this machine."""
+    command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / f"{spec}.yaml")]
+    return [*command, "--vars", f"N_SAMPLES={num}", *variables]
+
+
+def made_apart(make: Callable[..., Path], *args: Any, **options: Any) -> Path:
+    """What `make` returns in a process of its own: a command's peak memory is never told as less than its parent's."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(make, args, options)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process so far."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
+
+
 def fresh(folder: Path) -> Path:
     """A new folder `folder-<n>`; nothing is deleted, because ext4 is slow to create files for minutes after it."""
     for number in itertools.count():
@@ -67,13 +95,17 @@ def fresh(folder: Path) -> Path:
     raise AssertionError
 
 
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)
-
-
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> float:
     """Median of the ratios of neighbours in time, which holds when the machine's speed drifts."""
-    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+    return median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+def median_s(timings: Sequence[Timing]) -> float:
+    return median([t.seconds for t in timings])
+
+
+def ratio_s(numerators: Sequence[Timing], denominators: Sequence[Timing]) -> float:
+    return ratio([t.seconds for t in numerators], [t.seconds for t in denominators])
 
 
 def only_workspace(folder: Path) -> Path:

@@ -1,18 +1,12 @@
 """Globally shuffled batches of 128 from warm shards, one process, against a bare memmap and other formats.
 
-PYTHONPATH=tests/bench python tests/bench/reading.py [--num 20000] [--rounds 5] [plain | zstd | blosc2 | gzip …]
-
 Each sample has 5 inputs, 15 scalars and a 64 x 64 x 4 float32 image. The functions return rates by name, one for each
 round; the rounds are interleaved, so that ratios of neighbours hold when the machine's speed drifts.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from format_peers import PEERS, peers
-from measure import MERLIN, SPECS, fresh, only_workspace, ratio, run
+from format_peers import BATCH, PEERS, flat, peers
+from measure import fresh, local_run, median, only_workspace, ratio, run
 from report import Row
 
 import merlin
 
-BATCH = 128
 INPUTS = [f"X{k}" for k in range(5)]
 SCALARS = [f"s{k:02d}" for k in range(15)]
 COLUMNS = ["image", *SCALARS, *INPUTS]
 _TURN = 4  # batches
-CODECS = ("zstd", "blosc2", "gzip")
 
 Array = np.ndarray[Any, Any]
 Rates = dict[str, list[float]]  # samples per second, one for each round
@@ -39,9 +31,8 @@ Rates = dict[str, list[float]]  # samples per second, one for each round
 
 def make_data_set(folder: Path, num: int, compression: str = "none") -> Path:
     """A finished data set of `num` samples, 1000 a shard, written by a run."""
-    command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / "reading.yaml")]
     folder = fresh(folder)
-    run([*command, "--vars", f"N_SAMPLES={num}", f"COMPRESSION={compression}"], folder)
+    run(local_run("reading", num, f"COMPRESSION={compression}"), folder)
     return only_workspace(folder) / "collect"
 
 
@@ -123,16 +114,9 @@ def shuffled_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
     share = ratio(rates["ours"], rates["memmap"])
     rows = [_row(what + "a bare memmap gather", rates["ours"], rates["memmap"], f"{share:.2f}×", "≥ 0.9×")]
     per_sample = 64 * 64 * 4 * 4 + 20 * 8
-    share_of_memory = per_sample * statistics.median(rates["ours"]) / _copy_bandwidth()
+    share_of_memory = per_sample * median(rates["ours"]) / _copy_bandwidth()
     rows.append(
-        Row(
-            "the same as a fraction of one core's copy bandwidth",
-            f"{share_of_memory:.2f}",
-            "",
-            "",
-            "reported",
-            "",
-        )
+        Row("the same as a fraction of one core's copy bandwidth", f"{share_of_memory:.2f}", floor="reported")
     )
     for name, (title, _, _) in PEERS.items():
         ours, theirs = rates[f"ours beside {name}"], rates[name]
@@ -160,7 +144,7 @@ def compressed_batches(tmp: Path, rounds: int, num: int) -> list[Row]:
         rows.append(
             _row("the same in one thread", one, rates["zarr"], f"{ratio(one, rates['zarr']):.1f}×", "")
         )
-        rows.append(Row(f"size of {codec} files over raw bytes", f"{ours:.2f}", f"{theirs:.2f}", "", "", ""))
+        rows.append(Row(f"size of {codec} files over raw bytes", f"{ours:.2f}", f"{theirs:.2f}"))
     return rows
 
 
@@ -173,13 +157,11 @@ def _copy_bandwidth() -> float:
         start = time.perf_counter()
         np.copyto(copy, source)
         seconds.append(time.perf_counter() - start)
-    return len(source) / statistics.median(seconds)
+    return len(source) / median(seconds)
 
 
 def _row(what: str, ours: list[float], theirs: list[float], times: str, floor: str) -> Row:
-    return Row(
-        what, f"{statistics.median(ours):,.0f}/s", f"{statistics.median(theirs):,.0f}/s", times, floor, ""
-    )
+    return Row(what, f"{median(ours):,.0f}/s", f"{median(theirs):,.0f}/s", times, floor)
 
 
 def _size(folder: Path) -> int:
@@ -191,20 +173,14 @@ def _memmap(ens: Any, tmp: Path) -> Callable[[Array], Any]:
     from merlin.shards.format.aligned import aligned_empty
 
     num = len(ens)
-    shapes = {"image": ("<f4", (64, 64, 4)), "scalars": ("<f8", (15,)), "inputs": ("<f8", (5,))}
     if not (tmp / "inputs.bin").exists():
         with open(tmp / "image.bin", "wb") as file:
             for lo in range(0, num, 1000):
                 ens["image"][lo : lo + 1000].tofile(file)
         np.stack([ens[name][:] for name in SCALARS], axis=1).tofile(tmp / "scalars.bin")
         ens.inputs.array().tofile(tmp / "inputs.bin")
-    pairs = [
-        (
-            np.memmap(tmp / f"{name}.bin", dtype, "r", shape=(num, *shape)),
-            aligned_empty((BATCH, *shape), np.dtype(dtype)),
-        )
-        for name, (dtype, shape) in shapes.items()
-    ]
+    files = flat(tmp, num).values()
+    pairs = [(rows, aligned_empty((BATCH, *rows.shape[1:]), rows.dtype)) for rows in files]
 
     def read(batch: Array) -> None:
         for rows, out in pairs:
@@ -232,13 +208,9 @@ def compressed(tmp: Path, rounds: int, num: int, codec: str) -> Rates:
 
 def _zarr(ens: Any, path: Path, codec: str) -> Callable[[Array], Any]:
     import zarr
-    from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
+    from zarr.codecs import BloscCodec, ZstdCodec
 
-    codecs = {
-        "zstd": ZstdCodec(level=3),
-        "blosc2": BloscCodec(cname="zstd", clevel=5, shuffle="shuffle"),
-        "gzip": GzipCodec(level=4),
-    }
+    codecs = {"zstd": ZstdCodec(level=3), "blosc2": BloscCodec(cname="zstd", clevel=5, shuffle="shuffle")}
     image = ens["image"]
     made = zarr.create_array(
         path, shape=image.shape, dtype="f4", chunks=(1, *image.shape[1:]), compressors=[codecs[codec]]
@@ -247,34 +219,3 @@ def _zarr(ens: Any, path: Path, codec: str) -> Callable[[Array], Any]:
         made[lo : lo + 1000] = image[lo : lo + 1000]
     array = zarr.open_array(path, mode="r")
     return lambda batch: array.oindex[batch]
-
-
-def summary(rates: Rates) -> dict[str, dict[str, float]]:
-    """Medians by reader, with ours over it, taken round by round."""
-    return {
-        name: {
-            "samples_per_s": round(statistics.median(found)),
-            "ours_over_it": round(ratio(rates["ours"], found), 3),
-        }
-        for name, found in rates.items()
-        if len(found) == len(rates["ours"])
-    }
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", default=["plain", *CODECS])
-    parser.add_argument("--num", type=int, default=20_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="merlin-reading-") as folder:
-        for what in args.what:
-            if what == "plain":
-                found = uncompressed(Path(folder), args.rounds, args.num)
-            else:
-                found = compressed(Path(folder), args.rounds, args.num, what)
-            print(what, json.dumps(summary(found), indent=1), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -23,10 +23,10 @@ USUAL_ROUNDS = 3
 class Row:
     what: str
     ours: str
-    other: str
-    ratio: str
-    floor: str
-    memory: str
+    other: str = ""
+    ratio: str = ""
+    floor: str = ""
+    memory: str = ""
 
 
 def floor(text: str, is_met: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from measure import MERLIN, SPECS, Timing, fresh, median, run, until
+from measure import MERLIN, SPECS, Timing, fresh, made_apart, median_s, run, until
 from report import Row, mb
 
 if TYPE_CHECKING:
@@ -26,9 +25,11 @@ RECORD = 2000  # tasks per ledger record, about what the learned chunk size give
 def plan(tmp: Path, rounds: int, num: int) -> list[Row]:
     command = [MERLIN, "plan", str(SPECS / "null_shell.yaml"), "--json", "--vars", f"N_SAMPLES={num}"]
     timings = [run(command, fresh(tmp / "plan")) for _ in range(rounds)]
-    seconds = median([t.seconds for t in timings])
+    seconds = median_s(timings)
     return [
-        Row(f"plan of a {num:,}-sample study", f"{seconds:.2f} s", "", "", "≤ 2 s, < 200 MB", mb(timings))
+        Row(
+            f"plan of a {num:,}-sample study", f"{seconds:.2f} s", floor="≤ 2 s, < 200 MB", memory=mb(timings)
+        )
     ]
 
 
@@ -78,12 +79,6 @@ def finished_study(
     for writer in writers:
         writer.close()
     return workspace.path
-
-
-def made_apart(folder: Path, num: int, *, record: int = RECORD, num_left: int = 0) -> Path:
-    """`finished_study` by a process of its own: a command's peak memory is never told as less than its parent's."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(finished_study, (folder, num, 0), {"record": record, "num_left": num_left})
 
 
 # a run that holds the workspace, and appends the records of the tasks [LO, HI) as fast as it can
@@ -152,19 +147,17 @@ def _status_rows(tmp: Path, rounds: int, num: int, floor: str) -> list[Row]:
         timings = _status_of(tmp, workspace, rounds, num_left)
         return Row(
             f"status of {num:,} tasks, {what}",
-            f"{median([t.seconds for t in timings]):.2f} s",
-            "",
-            "",
-            floor,
-            mb(timings),
+            f"{median_s(timings):.2f} s",
+            floor=floor,
+            memory=mb(timings),
         )
 
     num_left = num // 10
     return [
-        row("cold", made_apart(tmp / "status", num)),
+        row("cold", made_apart(finished_study, tmp / "status", num, 0)),
         row(
             "cold, while a run writes as fast as it can",
-            made_apart(tmp / "writing", num - num_left, num_left=num_left),
+            made_apart(finished_study, tmp / "writing", num - num_left, 0, num_left=num_left),
             num_left,
         ),
     ]
@@ -172,11 +165,11 @@ def _status_rows(tmp: Path, rounds: int, num: int, floor: str) -> list[Row]:
 
 def status(tmp: Path, rounds: int, num: int) -> list[Row]:
     rows = _status_rows(tmp, rounds, num, "≤ 0.3 s, ≤ 200 MB")
-    singles = made_apart(tmp / "singles", num, record=1)
+    singles = made_apart(finished_study, tmp / "singles", num, 0, record=1)
     timings = _status_of(tmp, singles, rounds, 0)
-    seconds = median([t.seconds for t in timings])
+    seconds = median_s(timings)
     what = f"status of {num:,} tasks that took seconds each, so that each has a record of its own, cold"
-    return [*rows, Row(what, f"{seconds:.2f} s", "", "", "", mb(timings))]
+    return [*rows, Row(what, f"{seconds:.2f} s", memory=mb(timings))]
 
 
 def status_large(tmp: Path, rounds: int, num: int) -> list[Row]:
@@ -190,6 +183,6 @@ def restart(tmp: Path, rounds: int, num: int) -> list[Row]:
         step = workspace / "null_step"
         command = [MERLIN, "restart", str(workspace), "--workers", "2"]
         timings.append(until(command, tmp, lambda s=step: any(s.rglob("MERLIN_FINISHED"))))
-    seconds = median([t.seconds for t in timings])
+    seconds = median_s(timings)
     what = f"restart of {num:,} tasks with 1,000 missing, to the first rerun"
-    return [Row(what, f"{seconds:.2f} s", "", "", "≤ 3 s", mb(timings))]
+    return [Row(what, f"{seconds:.2f} s", floor="≤ 3 s", memory=mb(timings))]

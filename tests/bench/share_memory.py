@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from loading import make_study
-from measure import MERLIN, fresh, median
+from measure import MERLIN, fresh, median, ratio
+from reading import make_data_set
 from report import Row
 
 from merlin.train.metrics_log import read_metrics
@@ -118,7 +118,7 @@ def shares_in_memory(tmp: Path, rounds: int, num: int) -> list[Row]:
     """The ratio of the epochs, of as many runs as there are rounds."""
     if os.geteuid() or not (GROUPS / "blkio").is_dir():
         raise RuntimeError("this row needs root and control groups of version 1")
-    data = make_study(tmp / "study", num)
+    data = make_data_set(tmp / "study", num)
     share = sum(path.stat().st_size for path in data.glob("*.h5")) // TRAINERS
     _, own = epoch_s(fresh(tmp / "look"), data, TRAINERS, 0, num, Limits(None, READ_BYTES_PER_S))
     limits = Limits(own + int(SPARE * share), READ_BYTES_PER_S)
@@ -127,11 +127,10 @@ def shares_in_memory(tmp: Path, rounds: int, num: int) -> list[Row]:
         folder = fresh(tmp / f"round_{number}")
         alone.append(epoch_s(folder, data, 1, 0, num, limits)[0])
         together.append(max(epoch_s(folder, data, TRAINERS, k, num, limits)[0] for k in range(TRAINERS)))
-    ratio = median([a / b for a, b in zip(alone, together, strict=True)])
     what = (
         f"an epoch of {num:,} images of 64 KiB: {TRAINERS} trainers whose shares fit in memory "
         f"({limits.memory_bytes >> 20} MiB each, {own >> 20} of them their own), against one with all; "
         f"the disk reads {READ_BYTES_PER_S >> 20} MiB/s"
     )
     times = f"{median(together):.2f} s", f"{median(alone):.2f} s"
-    return [Row(what, *times, f"{ratio:.2f}×", "≥ 4.36×", "")]
+    return [Row(what, *times, f"{ratio(alone, together):.2f}×", "≥ 4.36×")]

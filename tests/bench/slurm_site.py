@@ -7,14 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deployment import APP_YAML
+from deployment import write_config
 from measure import MERLIN
-from servers import PASSWORD, redis_server
+from servers import RedisServer
 from slurm import CORES, NODES, SlurmCluster, slurm_cluster
 
 COUNTED = ("sbatch", "squeue", "scancel", "scontrol", "sinfo", "srun")
@@ -52,13 +52,6 @@ class Site:
     def merlin(self, *words: str, cwd: Path) -> str:
         return self.run(MERLIN, *words, cwd=cwd)
 
-    def start(self, *words: str, cwd: Path) -> subprocess.Popen[bytes]:
-        """A command that goes on, with its output in `command.log`."""
-        with (cwd / "command.log").open("ab") as log:
-            return subprocess.Popen(
-                words, cwd=cwd, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
-
     def calls(self, since: float) -> list[str]:
         """The commands of Slurm that were run since then."""
         path = self.folder / "calls"
@@ -82,16 +75,11 @@ class Site:
 
     def wait_until_released(self) -> None:
         """No job runs or waits; asks Slurm by commands that are not counted."""
-        self.wait(lambda: not self.cluster.run("squeue", "--noheader").strip(), 0.1)
-
-    def wait(self, condition: Callable[[], bool], every_s: float = 0.02) -> float:
-        """Wait until it holds; returns when that was, in epoch seconds."""
         deadline = time.monotonic() + LIMIT_S
-        while not condition():
+        while self.cluster.run("squeue", "--noheader").strip():
             if time.monotonic() > deadline:
                 raise RuntimeError("not within the limit of time\n" + self.cluster.describe()[-6000:])
-            time.sleep(every_s)
-        return time.time()
+            time.sleep(0.1)
 
 
 @contextmanager
@@ -110,13 +98,9 @@ def slurm_site(folder: Path) -> Iterator[Site]:
         hooks[key] = str(folder / what)
     with (
         slurm_cluster(settings=hooks) as cluster,
-        redis_server(folder, host=cluster.network.address) as redis,
+        RedisServer(folder, host=cluster.network.address) as redis,
     ):
-        home = folder / "home" / ".merlin"
-        home.mkdir(parents=True)
-        (home / "redis.pass").write_text(PASSWORD)
-        text = APP_YAML.format(port=redis.port, password=home / "redis.pass", key=home / "encrypt_data_key")
-        (home / "app.yaml").write_text(text.replace("127.0.0.1", cluster.network.address))
+        write_config(folder / "home", cluster.network.address, redis.port)
         env = {k: v for k, v in cluster.environment.items() if not k.startswith("MERLIN_")}
         env |= {"HOME": str(folder / "home"), "C_FORCE_ROOT": "1"}
         env |= {"PATH": f"{programs}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{env['PATH']}"}

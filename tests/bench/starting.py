@@ -35,8 +35,7 @@ def function_processes(tmp: Path, rounds: int, num: int) -> list[Row]:
             f"{median(seconds[0]):.2f} s",
             f"{median(seconds[1]):.2f} s",
             f"{ratio(seconds[1], seconds[0]):.1f}×",
-            "",
-            f"{median(memory[0]):.0f} MB, {median(memory[1]):.0f} MB",
+            memory=f"{median(memory[0]):.0f} MB, {median(memory[1]):.0f} MB",
         )
     ]
 

@@ -6,15 +6,14 @@ import shutil
 import sys
 from pathlib import Path
 
-from measure import HERE, MERLIN, SPECS, Timing, fresh, median, only_workspace, ratio, run, until
+from measure import HERE, SPECS, Timing, fresh, local_run, median_s, only_workspace, ratio_s, run, until
 from peer import peer_environment, peer_merlin
 from report import Row, mb
 
 
 def _ours(folder: Path, spec: str, num: int, *variables: str) -> Timing:
     """Runs in `folder`, which is to be a fresh one."""
-    command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / f"{spec}.yaml")]
-    return run([*command, "--vars", f"N_SAMPLES={num}", *variables], folder)
+    return run(local_run(spec, num, *variables), folder)
 
 
 def _peer(folder: Path, spec: str, num: int) -> Timing:
@@ -47,14 +46,9 @@ def null_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
         bare_fresh.append(_bare(tmp / "bare", "fresh", num))
         forced.append(_ours(fresh(tmp / "fresh"), "null_shell", num, "FRESH=true"))
 
-    def seconds(timings: list[Timing]) -> list[float]:
-        return [t.seconds for t in timings]
-
     def row(what: str, mine: list[Timing], other: list[Timing], floor: str) -> Row:
-        rate = num / median(seconds(mine))
-        other_rate = num / median(seconds(other))
-        r = ratio(seconds(other), seconds(mine))
-        return Row(what, f"{rate:,.0f}/s", f"{other_rate:,.0f}/s", f"{r:.2f}×", floor, mb(mine))
+        rates = f"{num / median_s(mine):,.0f}/s", f"{num / median_s(other):,.0f}/s"
+        return Row(what, *rates, f"{ratio_s(other, mine):.2f}×", floor, mb(mine))
 
     return [
         row(
@@ -71,26 +65,32 @@ def json_to_shards(tmp: Path, rounds: int, num: int) -> list[Row]:
     for _ in range(rounds):
         mine.append(_ours(fresh(tmp / "mine"), "json_shell", num))
         peer.append(_peer(tmp / "peer", "json_shell", num))
-    a, b = [t.seconds for t in mine], [t.seconds for t in peer]
     what = f"one JSON per sample into HDF5, end to end, {num:,} samples"
-    return [Row(what, f"{median(a):.1f} s", f"{median(b):.1f} s", f"{ratio(b, a):.1f}×", "≥ 10×", mb(mine))]
+    return [
+        Row(
+            what,
+            f"{median_s(mine):.1f} s",
+            f"{median_s(peer):.1f} s",
+            f"{ratio_s(peer, mine):.1f}×",
+            "≥ 10×",
+            mb(mine),
+        )
+    ]
 
 
 def null_function(tmp: Path, rounds: int, num: int) -> list[Row]:
     folders = [fresh(tmp / "function") for _ in range(rounds)]
     timings = [_ours(folder, "null_function", num) for folder in folders]
-    rate = num / median([t.seconds for t in timings])
+    rate = num / median_s(timings)
     ledger = _ledger_bytes(folders[0])
     return [
         Row(
             f"null function, {num:,} samples, whole command",
             f"{rate:,.0f}/s",
-            "",
-            "",
-            "≥ 300,000/s",
-            mb(timings),
+            floor="≥ 300,000/s",
+            memory=mb(timings),
         ),
-        Row("ledger bytes per sample, null function", f"{ledger / num:.2f}", "", "", "≤ 16", ""),
+        Row("ledger bytes per sample, null function", f"{ledger / num:.2f}", floor="≤ 16"),
     ]
 
 
@@ -98,20 +98,14 @@ def ledger_of_shell(tmp: Path, rounds: int, num: int) -> list[Row]:
     folder = fresh(tmp / "ledger")
     _ours(folder, "null_shell", num)
     ledger = _ledger_bytes(folder)
-    return [Row(f"ledger bytes per sample, null shell, {num:,}", f"{ledger / num:.2f}", "", "", "≤ 16", "")]
+    return [Row(f"ledger bytes per sample, null shell, {num:,}", f"{ledger / num:.2f}", floor="≤ 16")]
 
 
 def first_sample(tmp: Path, rounds: int, num: int) -> list[Row]:
-    timings = []
+    timings, done = [], "*/null_step/00/00/00/00/00/MERLIN_FINISHED"
     for _ in range(rounds):
         folder = fresh(tmp / "million")
-        command = [MERLIN, "run", "--local", "--workers", "2", str(SPECS / "null_shell.yaml")]
-        pattern = "*/null_step/00/00/00/00/00/MERLIN_FINISHED"
-        timings.append(
-            until(
-                [*command, "--vars", f"N_SAMPLES={num}"], folder, lambda f=folder, p=pattern: any(f.glob(p))
-            )
-        )
-    seconds = median([t.seconds for t in timings])
+        timings.append(until(local_run("null_shell", num), folder, lambda f=folder: any(f.glob(done))))
+    seconds = median_s(timings)
     what = f"{num:,}-sample shell study, command to first finished sample (peer: 286 s, 1.24 GB)"
     return [Row(what, f"{seconds:.2f} s", "286 s", f"{286 / seconds:.0f}×", "≤ 3 s, < 200 MB", mb(timings))]

@@ -9,9 +9,9 @@ judging.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
-import statistics
 import subprocess
 import threading
 import time
@@ -21,32 +21,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import MERLIN, fresh
+from imported_data import import_arrays
+from measure import MERLIN, fresh, median, ratio
+from msgspec.structs import replace
+from open_loops import opened_loop
+from pictures import pyplot, save
 from report import Row
 from training import make_scalars
 
-from merlin.base.document.findings import Findings
-from merlin.shards.importing.run import import_data
-from merlin.spec.import_schema import parse_import_schema
+from merlin.base.processes import children
 from merlin.train.config_file import parse_config
-from merlin.train.events import StopRequest
 from merlin.train.metrics_log import read_metrics
-from merlin.train.parallel.mesh import Mesh
-from merlin.train.parallel.rendezvous import Rendezvous
-from merlin.train.parallel.world import World
 from merlin.train.prepare import check
-from merlin.train.process import open_loop, set_up_torch
-from merlin.train.reports import Silent
 from merlin.train.run_directory import RunDirectory
 from merlin.train.tournament.presence import announce, presence_directory
 
-HERE = Path(__file__).resolve().parent
 NUMBERS = (2, 4, 8)
 SEEDS = (0, 1, 2)
 STEPS = 6000  # of the single trainer
 INTERVAL = 25
 BEYOND = 4  # a tournament of this multiple of equal visits tells when it is as good as the single trainer
-PICTURE = HERE.parents[1] / "docs" / "images" / "tournament.svg"
 CONFIG = """
 data: {data}
 directory: {directory}
@@ -64,27 +58,30 @@ BOUNDS = {
 }  # fmt: skip
 
 
+def icf_inputs(num: int) -> dict[str, Any]:
+    """Inputs of the ICF study, drawn from their bounds."""
+    rng = np.random.default_rng(2026)
+    return {
+        name: rng.uniform(-reach, reach, num) if reach else rng.uniform(0, 1, num)
+        for name, reach in BOUNDS.items()
+    }
+
+
 def icf_scalars(folder: Path, num: int) -> Path:
     """A data set of the ICF study's inputs and scalars, without its images."""
     import icf
     import icf_diagnostics
     import icf_implosion
 
-    rng = np.random.default_rng(2026)
-    inputs = {
-        name: rng.uniform(-reach, reach, num) if reach else rng.uniform(0, 1, num)
-        for name, reach in BOUNDS.items()
-    }
+    inputs = icf_inputs(num)
     parts: list[dict[str, Any]] = []
     for lo in range(0, num, icf.BLOCK):
         some = {name: values[lo : lo + icf.BLOCK] for name, values in inputs.items()}
         parts.append(icf_diagnostics.scalars(icf_implosion.implode(icf.design(some)))[0])
     scalars = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    np.savez(folder / "samples.npz", **inputs, **scalars)
     fields = ", ".join(f"{name}: {{kind: scalar}}" for name in scalars)
     text = f"inputs: [{', '.join(inputs)}]\nfields: {{{fields}}}\n{SPLITS}\n"
-    import_data([folder / "samples.npz"], parse_import_schema(text, Findings("schema")), folder / "data")
-    return folder / "data"
+    return import_arrays(folder, text, {**inputs, **scalars})
 
 
 @dataclass
@@ -96,7 +93,7 @@ class Course:
     rounds: list[tuple[int, float]] = field(default_factory=list)  # step, seconds of exchange and evaluation
 
     def best(self, step: int) -> float:
-        return min((loss for at, loss in self.losses if at <= step), default=float("inf"))
+        return min((loss for at, loss in self.losses if at <= step), default=math.inf)
 
     def seconds(self, step: int) -> float:
         return step * self.step_s + sum(cost for at, cost in self.rounds if at <= step)
@@ -128,13 +125,13 @@ class Turns:
 
 def run_trainers(prepared: Any) -> list[Course]:
     """Train all trainers of a run in turns, each to its end."""
-    run, turn = prepared.begin(), threading.Lock()
-    announce(presence_directory(run.tournament), range(prepared.config.tournament.trainers))
+    begun, turn = replace(prepared, run=prepared.begin()), threading.Lock()
+    announce(presence_directory(begun.run.tournament), range(prepared.config.tournament.trainers))
     courses: dict[int, Course] = {}
 
     def work(index: int) -> None:
         with turn:
-            courses[index] = _train(prepared, run, index, turn)
+            courses[index] = _train(begun, index, turn)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(prepared.config.tournament.trainers)]
     for thread in threads:
@@ -144,13 +141,9 @@ def run_trainers(prepared: Any) -> list[Course]:
     return [courses[k] for k in sorted(courses)]
 
 
-def _train(prepared: Any, run: RunDirectory, index: int, turn: threading.Lock) -> Course:
-    config = prepared.config
-    mesh = Mesh.build(Rendezvous(World()), config.tournament, index)
-    run.trainer(index).path.mkdir(parents=True, exist_ok=True)
-    device = set_up_torch(run, config, mesh)
+def _train(begun: Any, index: int, turn: threading.Lock) -> Course:
     cpu_s = 0.0
-    with open_loop(run, config, mesh, device, Silent(), StopRequest()) as loop:
+    with opened_loop(begun, index) as loop:
         turns = None
         if loop.tournament is not None:
             turns = Turns(loop.tournament._transport, turn)
@@ -167,7 +160,7 @@ def _train(prepared: Any, run: RunDirectory, index: int, turn: threading.Lock) -
         loop.trainer.train_steps = timed
         loop.run()
         steps = loop.trainer.step
-    lines = read_metrics(run.trainer(index).path / "metrics.jsonl")
+    lines = read_metrics(begun.run.trainer(index).path / "metrics.jsonl")
     losses = [(line["step"], line["values"]["loss"]) for line in lines if line["kind"] == "validation"]
     waited = {} if turns is None else turns.waited_s
     rounds = [
@@ -188,9 +181,7 @@ class Quality:
     num: int
     tournament: list[float] = field(default_factory=list)  # at equal visits
     independent: list[float] = field(default_factory=list)
-    speed_up: float = float(
-        "nan"
-    )  # of the first seed, to the single trainer's loss; nan if it was not reached
+    speed_up: float = math.nan  # of the first seed, to the single trainer's loss; nan if it was not reached
 
 
 class Runs:
@@ -223,7 +214,7 @@ class Runs:
                 quality.independent.append(min(course.best(visits) for course in apart))
                 quality.tournament.append(min(course.best(visits) for course in met))
                 print(seed, single[-1], quality, flush=True)
-                if seed == seeds[0] and BEYOND:
+                if seed == seeds[0]:
                     quality.speed_up = self.speed_up(alone, steps, quality.num)
         return single, found
 
@@ -233,62 +224,49 @@ class Runs:
         long = self.train(0, num, min(steps, BEYOND * steps // num), "random_pairwise")
         reached = [step for step, _ in long[0].losses if min(course.best(step) for course in long) <= goal]
         if not reached:
-            return float("nan")
+            return math.nan
         needed = next(step for step, loss in alone.losses if loss <= goal)
         return alone.seconds(needed) / max(course.seconds(reached[0]) for course in long)
 
 
-def draw(path: Path, single: Sequence[float], found: Sequence[Quality]) -> None:
+def draw(single: Sequence[float], found: Sequence[Quality]) -> None:
     """The losses as a picture, over the number of trainers."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    from matplotlib import pyplot as plt
-
-    plt.rcParams.update(
-        {"svg.hashsalt": "merlin", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False}
-    )
-    figure, axes = plt.subplots(figsize=(4.6, 2.9), layout="constrained")
-    places = range(len(found))
-    for shift, name, label, colour in (
-        (-0.08, "independent", "K independent trainers", "#b3541e"),
-        (0.08, "tournament", "K trainers in a tournament", "#1f5fa8"),
-    ):
-        values = [getattr(quality, name) for quality in found]
-        for place, of in zip(places, values, strict=True):
-            axes.plot([place + shift] * len(of), of, "o", color=colour, alpha=0.35, markersize=4)
-        medians = [statistics.median(of) for of in values]
-        axes.plot([p + shift for p in places], medians, "-", color=colour, label=label)
-    axes.axhline(statistics.median(single), color="#555555", linestyle=":", label="one trainer, all samples")
-    axes.set(yscale="log", ylabel="validation loss at equal visits", xlabel="trainers K")
-    axes.set_xticks(list(places), [str(quality.num) for quality in found])
-    axes.legend(frameon=False, fontsize=8)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    with pyplot() as plt:
+        figure, axes = plt.subplots(figsize=(4.6, 2.9), layout="constrained")
+        places = range(len(found))
+        for shift, name, label, colour in (
+            (-0.08, "independent", "K independent trainers", "#b3541e"),
+            (0.08, "tournament", "K trainers in a tournament", "#1f5fa8"),
+        ):
+            values = [getattr(quality, name) for quality in found]
+            for place, of in zip(places, values, strict=True):
+                axes.plot([place + shift] * len(of), of, "o", color=colour, alpha=0.35, markersize=4)
+            medians = [median(of) for of in values]
+            axes.plot([p + shift for p in places], medians, "-", color=colour, label=label)
+        axes.axhline(median(single), color="#555555", linestyle=":", label="one trainer, all samples")
+        axes.set(yscale="log", ylabel="validation loss at equal visits", xlabel="trainers K")
+        axes.set_xticks(list(places), [str(quality.num) for quality in found])
+        axes.legend(frameon=False, fontsize=8)
+        save(figure, "tournament")
 
 
 def quality(tmp: Path, rounds: int, num: int) -> list[Row]:
     """Losses of K trainers, with and without a tournament; three seeds, whatever the number of rounds."""
     data = icf_scalars(tmp, num)
     single, found = Runs(tmp, data, INTERVAL).measure(STEPS, NUMBERS, SEEDS)
-    draw(PICTURE, single, found)
-    rows = [
-        Row(
-            f"validation loss of one trainer on {num // 4:,} ICF samples, {STEPS:,} steps, {len(SEEDS)} seeds",
-            f"{statistics.median(single):.5f}", "", "", "reported", "",
-        )
-    ]  # fmt: skip
+    draw(single, found)
+    what = f"validation loss of one trainer on {num // 4:,} ICF samples, {STEPS:,} steps, {len(SEEDS)} seeds"
+    rows = [Row(what, f"{median(single):.5f}", floor="reported")]
     for of in found:
-        ours, other = statistics.median(of.tournament), statistics.median(of.independent)
-        better = statistics.median(a / b for a, b in zip(of.independent, of.tournament, strict=True))
+        ours, other = median(of.tournament), median(of.independent)
+        better = ratio(of.independent, of.tournament)
         what = f"best of {of.num} trainers at the same number of visits: tournament, against independent trainers"
-        rows.append(Row(what, f"{ours:.5f}", f"{other:.5f}", f"{better:.2f}×", "> 1×", ""))
+        rows.append(Row(what, f"{ours:.5f}", f"{other:.5f}", f"{better:.2f}×", "> 1×"))
         speed, tried = of.speed_up, min(of.num, BEYOND)
         reached = f"{speed:.2f}× = {speed / of.num:.0%} efficiency"
         shown = reached if speed == speed else f"not reached in {tried} times the visits"
         what = f"modelled parallel time of {of.num} trainers to the one trainer's loss, speed-up"
-        rows.append(Row(what, shown, "", "", "reported", ""))
+        rows.append(Row(what, shown, floor="reported"))
     return rows
 
 
@@ -309,11 +287,11 @@ def overhead(tmp: Path, rounds: int, num: int) -> list[Row]:
     courses = run_trainers(prepared)
     interval = prepared.config.tournament.interval
     costs = [cost for course in courses for _, cost in course.rounds]
-    work_s = statistics.median(course.step_s for course in courses) * interval
-    cost_s = statistics.median(costs)
+    work_s = median(course.step_s for course in courses) * interval
+    cost_s = median(costs)
     what = f"a round (exchange and evaluation) of a model of {prepared.facts.num_parameters:,} parameters"
     shown = f"{cost_s:.2f} s after {work_s:.2f} s of training"
-    return [Row(what, shown, "", f"{cost_s / (cost_s + work_s):.1%}", "≤ 3 %", "")]
+    return [Row(what, shown, "", f"{cost_s / (cost_s + work_s):.1%}", "≤ 3 %")]
 
 
 def kill(tmp: Path, rounds: int, num: int) -> list[Row]:
@@ -330,9 +308,9 @@ def kill(tmp: Path, rounds: int, num: int) -> list[Row]:
         lost.append(seconds[0])
         interval_s.append(seconds[1])
     what = "kill -9 of one of three trainers that meet through files: what the others wait for it"
-    shown = f"{max(lost):.2f} s; a round comes every {statistics.median(interval_s):.2f} s"
-    share = statistics.median(a / b for a, b in zip(lost, interval_s, strict=True))
-    return [Row(what, shown, "", f"{share:.2f} rounds", "≤ 1 round", "")]
+    shown = f"{max(lost):.2f} s; a round comes every {median(interval_s):.2f} s"
+    share = ratio(lost, interval_s)
+    return [Row(what, shown, "", f"{share:.2f} rounds", "≤ 1 round")]
 
 
 def _survivors(folder: Path, victim: int, at_round: int) -> tuple[float, float]:
@@ -347,18 +325,16 @@ def _survivors(folder: Path, victim: int, at_round: int) -> tuple[float, float]:
 
     while len(played(victim)) < at_round and command.poll() is None:
         time.sleep(0.01)
-    children = Path(f"/proc/{command.pid}/task/{command.pid}/children").read_text().split()
-    for pid in children:
+    for pid in children(command.pid):
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         if str(victim).encode() == arguments[-2]:
-            os.kill(int(pid), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
     command.wait()
     last = max(line["round"] for line in played(victim))
     others = [played(k) for k in range(3) if k != victim]
     waits = [line["values"]["wait_s"] for lines in others for line in lines if line["round"] <= last]
     after = [line["values"]["wait_s"] for lines in others for line in lines if line["round"] > last]
-    with_time = [
-        line for line in read_metrics(run.trainer(0).path / "metrics.jsonl") if line["kind"] == "train"
-    ]
-    per_step = with_time[-1]["time_s"] / with_time[-1]["step"]
-    return max(0.0, max(after) - statistics.median(waits)), per_step * 100
+    lines = read_metrics(run.trainer(0).path / "metrics.jsonl")
+    end = [line for line in lines if line["kind"] == "train"][-1]
+    per_step = end["time_s"] / end["step"]
+    return max(0.0, max(after) - median(waits)), per_step * 100

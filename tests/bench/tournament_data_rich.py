@@ -7,13 +7,13 @@ The targets have noise. The learning rate of one trainer is the one with which i
 from __future__ import annotations
 
 import os
-import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import median_low
 
 import numpy as np
 from data_rich import (
@@ -30,7 +30,7 @@ from data_rich import (
     write_data,
 )
 from loss_curves import draw, draw_lineage
-from measure import fresh
+from measure import fresh, median
 from report import Row, floor
 
 NOISE = 0.05  # of an output's standard deviation
@@ -163,27 +163,27 @@ def speed_up(alone: Course, together: Course) -> float:
 
 def shown(values: Sequence[float]) -> str:
     """The median of the seeds, and their range; 0 is what was not reached."""
-    if statistics.median_low(values) == 0:
+    if median_low(values) == 0:
         return "not reached" if not any(values) else f"not reached by {values.count(0)} of {len(values)}"
     spread = f" ({min(values):.2f}–{max(values):.2f})" if len(values) > 1 else ""
-    return f"{statistics.median(values):.2f}×{spread}"
+    return f"{median(values):.2f}×{spread}"
 
 
 def middle(courses: Sequence[Course]) -> str:
-    return f"{statistics.median(of.final for of in courses):.2e}"
+    return f"{median(of.final for of in courses):.2e}"
 
 
 def _speed_row(what: str, alone: Sequence[Course], together: Sequence[Course], floor: str) -> Row:
     speeds = [speed_up(a, b) for a, b in zip(alone, together, strict=True)]
-    return Row(what, middle(together), middle(alone), shown(speeds), floor, "")
+    return Row(what, middle(together), middle(alone), shown(speeds), floor)
 
 
 def _against(what: str, ours: Sequence[Course], other: Sequence[Course], least: float) -> Row:
     """`least` is what the other loss is to be in our losses, at least."""
     better = [b.final / a.final for a, b in zip(ours, other, strict=True)]
     wanted = f"≥ {least:g}×" if least > 1 else "> 1×"
-    is_met = round(statistics.median(better), 2) >= least
-    return Row(what, middle(ours), middle(other), shown(better), floor(wanted, is_met), "")
+    is_met = round(median(better), 2) >= least
+    return Row(what, middle(ours), middle(other), shown(better), floor(wanted, is_met))
 
 
 def _megabytes(courses: Sequence[Course]) -> str:
@@ -276,12 +276,7 @@ def images(tmp: Path, rounds: int, num: int) -> list[Row]:
     found = compare(Runner(tmp, num / IMAGES), data, WITH_IMAGE, range(rounds), {})
     told = f"{num:,} noisy samples with images"
     panels = {f"{trainers} trainers": _lines_of(trainers, found) for trainers in (4, 8)}
-    draw(
-        "tournament-images",
-        panels,
-        "validation loss, scalars and an image",
-        (1e-4, 1e-2),
-    )
+    draw("tournament-images", panels, "validation loss, scalars and an image", (1e-4, 1e-2))
     rows = [_simulated("scalars, burn history and three images of 64 × 64 × 4", per_s)]
     for trainers in (4, 8):
         rows += _rows_of(trainers, found, told, "reported")
@@ -289,15 +284,13 @@ def images(tmp: Path, rounds: int, num: int) -> list[Row]:
 
 
 def _simulated(what: str, per_s: float) -> Row:
-    return Row(f"ICF samples simulated, {what}, one core", f"{per_s:,.0f}/s", "", "", "reported", "")
+    return Row(f"ICF samples simulated, {what}, one core", f"{per_s:,.0f}/s", floor="reported")
 
 
 def _cost(courses: Sequence[Course]) -> Row:
-    round_ms, step_ms = (
-        1000 * statistics.median(getattr(of, key) for of in courses) for key in ("round_s", "step_s")
-    )
+    round_ms, step_ms = (1000 * median(getattr(of, key) for of in courses) for key in ("round_s", "step_s"))
     what = f"computing of a round of averaging, a model of {courses[0].num_parameters:,} parameters"
-    return Row(what, f"{round_ms:.2f} ms; a step takes {step_ms:.2f} ms", "", "", "reported", "")
+    return Row(what, f"{round_ms:.2f} ms; a step takes {step_ms:.2f} ms", floor="reported")
 
 
 def defaults(tmp: Path, rounds: int, num: int) -> list[Row]:

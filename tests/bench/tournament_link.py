@@ -25,12 +25,12 @@ from loss_curves import draw
 from measure import MERLIN, fresh, median
 from nodes import VirtualNetwork, VirtualNode, virtual_network
 from report import Row
+from tournament_data_rich import NOISE, shown
 
 from merlin.train.metrics_log import read_metrics
 from merlin.train.run_directory import RunDirectory
 
 NUM = 4  # processes
-NOISE = 0.05  # of a scalar's standard deviation
 WIDTH = 256  # so many parameters that the link is what a step of synchronous training takes longest for
 INTERVAL = 100  # steps between two rounds, each of which takes as long as dozens of steps
 INTERVAL_END = 10  # at the end of the run
@@ -240,27 +240,21 @@ def _to_the_same_loss(races: Sequence[Race], num: int) -> Row:
         f"losses ({median([race.target for race in races]):.2e}), {num:,} noisy samples; "
         f"processes in networks of their own with {MBIT} Mbit/s"
     )
-    shown = [f"{median(times):.1f} s" for times in zip(*seconds, strict=True)]
-    return Row(what, *shown, _ratio([b / a for a, b in seconds]), "≥ 2×", "")
+    values = [f"{median(times):.1f} s" for times in zip(*seconds, strict=True)]
+    return Row(what, *values, shown([b / a for a, b in seconds]), "≥ 2×")
 
 
 def _to_the_end(ours: Sequence[Course], other: Sequence[Course]) -> Row:
     what = f"the same runs to their ends, {AVERAGING.steps:,} and {SYNCHRONOUS.steps:,} steps, and their final losses"
-    shown = [
+    values = [
         f"{median([of.seconds[-1] for of in way]):.1f} s, {median([of.final for of in way]):.2e}"
         for way in (ours, other)
     ]
     ratios = [b.seconds[-1] / a.seconds[-1] for a, b in zip(ours, other, strict=True)]
-    return Row(what, *shown, _ratio(ratios), "reported", "")
+    return Row(what, *values, shown(ratios), "reported")
 
 
 def _sent(ours: Sequence[Course], other: Sequence[Course]) -> Row:
-    shown = [f"{median([of.sent_bytes for of in way]) / 1e6:,.0f} MB" for way in (ours, other)]
+    values = [f"{median([of.sent_bytes for of in way]) / 1e6:,.0f} MB" for way in (ours, other)]
     ratios = [b.sent_bytes / a.sent_bytes for a, b in zip(ours, other, strict=True)]
-    return Row("the same runs, what a process sent over its link", *shown, _ratio(ratios), "reported", "")
-
-
-def _ratio(values: Sequence[float]) -> str:
-    """The median of the seeds, and their range."""
-    spread = f" ({min(values):.2f}–{max(values):.2f})" if len(values) > 1 else ""
-    return f"{median(values):.2f}×{spread}"
+    return Row("the same runs, what a process sent over its link", *values, shown(ratios), "reported")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,28 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from imported_data import import_arrays
 from measure import fresh, median, ratio
+from msgspec.structs import replace
+from open_loops import opened_loop
 from report import Row, floor
 
-from merlin.base.document.findings import Findings
-from merlin.shards.importing.run import import_data
-from merlin.spec.import_schema import parse_import_schema
 from merlin.train.config_file import parse_config
-from merlin.train.events import StopRequest
 from merlin.train.loop import Loop
 from merlin.train.models.base import Shapes
-from merlin.train.parallel.mesh import Mesh
-from merlin.train.parallel.rendezvous import Rendezvous
-from merlin.train.parallel.world import World
 from merlin.train.prepare import build_trainee, check
-from merlin.train.process import open_loop, set_up_torch
-from merlin.train.reports import Silent
 
 NUM_INPUTS, NUM_SCALARS = 5, 15
+STEPS = 50  # of a turn
 CONFIG = """
 data: {data}
 directory: {directory}
-model: {{name: regressor, width: {width}, depth: {depth}}}
+model: {{name: regressor, width: {width}, depth: 4}}
 training: {{epochs: 100000, batch_size: {batch}, device: {device}, validate_every: 1000000}}
 """
 
@@ -42,25 +36,19 @@ def make_scalars(folder: Path, num: int) -> Path:
     x = rng.uniform(0, 1, (num, NUM_INPUTS))
     y = np.sin(3 * x @ rng.normal(size=(NUM_INPUTS, NUM_SCALARS)))
     columns = {f"x{i}": x[:, i] for i in range(NUM_INPUTS)} | {f"y{i}": y[:, i] for i in range(NUM_SCALARS)}
-    np.savez(folder / "samples.npz", **columns)
     inputs = ", ".join(f"x{i}" for i in range(NUM_INPUTS))
     fields = ", ".join(f"y{i}: {{kind: scalar}}" for i in range(NUM_SCALARS))
-    schema = parse_import_schema(f"inputs: [{inputs}]\nfields: {{{fields}}}\n", Findings("schema"))
-    import_data([folder / "samples.npz"], schema, folder / "data")
-    return folder / "data"
+    return import_arrays(folder, f"inputs: [{inputs}]\nfields: {{{fields}}}\n", columns)
 
 
 @contextmanager
-def our_loop(folder: Path, *, width: int, depth: int, batch: int, device: str) -> Iterator[Loop]:
+def our_loop(folder: Path, *, width: int, batch: int, device: str) -> Iterator[Loop]:
     """The loop of `merlin train`, with everything in place."""
     text = CONFIG.format(
-        data=folder / "data", directory=folder / "run", width=width, depth=depth, batch=batch, device=device
+        data=folder / "data", directory=folder / "run", width=width, batch=batch, device=device
     )
     prepared = check(parse_config(text, "bench.yaml"))
-    mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, 0)
-    run = prepared.begin()
-    place = set_up_torch(run, prepared.config, mesh)
-    with open_loop(run, prepared.config, mesh, place, Silent(), StopRequest()) as loop:
+    with opened_loop(replace(prepared, run=prepared.begin()), 0) as loop:
         yield loop
 
 
@@ -97,31 +85,29 @@ def training_loop(
     num: int,
     *,
     width: int = 512,
-    depth: int = 4,
     batch: int = 128,
-    steps: int = 50,
     device: str = "cpu",
 ) -> dict[str, float]:
-    """Samples/s of both, in turn, and the median of the ratios; `num` samples, `rounds` turns of `steps` steps.
+    """Samples/s of both, in turn, and the median of the ratios; `num` samples, `rounds` turns of `STEPS` steps.
 
     Ours includes reading from shards, its lines of metrics, and its checks. Turns are short, because the speed of a
     machine that does other things, too, changes from second to second.
     """
     make_scalars(folder, num)
     ours, bare = [], []
-    with our_loop(folder, width=width, depth=depth, batch=batch, device=device) as loop:
+    with our_loop(folder, width=width, batch=batch, device=device) as loop:
         other = BareLoop(loop, batch)
         for turn in range(rounds + 3):
             for rates, train in (
-                (ours, lambda: advance(loop, steps)),
-                (bare, lambda: other.train_steps(steps)),
+                (ours, lambda: advance(loop, STEPS)),
+                (bare, lambda: other.train_steps(STEPS)),
             ):
                 begin = time.perf_counter()
                 train()
                 if device != "cpu":
                     torch.cuda.synchronize()
                 if turn >= 3:  # those before are for warming up
-                    rates.append(steps * batch / (time.perf_counter() - begin))
+                    rates.append(STEPS * batch / (time.perf_counter() - begin))
     return {"ours": median(ours), "bare": median(bare), "ratio": ratio(ours, bare)}
 
 
@@ -135,7 +121,7 @@ def training_rows(tmp: Path, rounds: int, num: int) -> list[Row]:
         what = f"training loop, MLP of 4 x {width}, batches of 128 on the CPU, against a bare PyTorch loop in memory"
         rates = f"{found['ours']:,.0f}/s", f"{found['bare']:,.0f}/s"
         wanted = floor("≥ 0.97×", round(found["ratio"], 2) >= 0.97)
-        rows.append(Row(what, *rates, f"{found['ratio']:.2f}×", wanted, ""))
+        rows.append(Row(what, *rates, f"{found['ratio']:.2f}×", wanted))
     return rows
 
 
@@ -144,14 +130,3 @@ def advance(loop: Loop, steps: int) -> None:
     target = loop.trainer.step + steps
     while loop.trainer.step < target:
         loop.advance()
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    torch.manual_seed(0)
-    with tempfile.TemporaryDirectory() as tmp:
-        for width in [int(word) for word in sys.argv[1:]] or [512]:
-            folder = Path(tmp) / str(width)
-            folder.mkdir()
-            print(width, training_loop(folder, 60, 20_000, width=width), flush=True)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 import time
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import sha256
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import MERLIN, Timing, fresh, median, only_workspace, ratio, run
+from measure import MERLIN, Timing, fresh, made_apart, median_s, only_workspace, ratio_s, run
+from peer import environment_of, installed
 from report import Row, mb
 
 VERSION = "9.27.1"
@@ -112,12 +110,6 @@ def ended_study(folder: Path, text: str) -> Path:
     return workspace.path
 
 
-def made_apart(folder: Path, text: str) -> Path:
-    """`ended_study` by a process of its own: a command's peak memory is never told as less than its parent's."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(ended_study, (folder, text))
-
-
 def _edit(path: Path, edit: tuple[str, str]) -> None:
     old, new = edit
     text = path.read_text()
@@ -142,7 +134,7 @@ def update_plan(tmp: Path, rounds: int, num: int) -> list[Row]:
     """Every step is edited in turn; the slowest one counts."""
     folder = fresh(tmp / "ended")
     text = SPEC.replace("PER_SHARD", str(max(1, num // NUM_SHARDS))).replace("NUM", str(num))
-    workspace = made_apart(folder, text)
+    workspace = made_apart(ended_study, folder, text)
     sizes = {
         "simulate": num,
         "post": num,
@@ -160,23 +152,21 @@ def update_plan(tmp: Path, rounds: int, num: int) -> list[Row]:
         for position, step in enumerate(EDITS):
             again = dict(list(sizes.items())[position:])
             changed[step].append(_planned(folder, workspace, edited[step], again))
-    slowest = max(changed, key=lambda step: median([t.seconds for t in changed[step]]))
+    slowest = max(changed, key=lambda step: median_s(changed[step]))
     what = f"plan --update of {num:,} samples and three steps"
     return [
-        Row(f"{what}, nothing changed", _s(same), "", "", "≤ 1 s, < 200 MB", mb(same)),
+        Row(f"{what}, nothing changed", _s(same), floor="≤ 1 s, < 200 MB", memory=mb(same)),
         Row(
             f"{what}, one of them changed (the slowest of the three: {slowest})",
             _s(changed[slowest]),
-            "",
-            "",
-            "≤ 2 s, < 200 MB",
-            mb([t for timings in changed.values() for t in timings]),
+            floor="≤ 2 s, < 200 MB",
+            memory=mb([t for timings in changed.values() for t in timings]),
         ),
     ]
 
 
 def _s(timings: list[Timing]) -> str:
-    return f"{median([t.seconds for t in timings]):.2f} s"
+    return f"{median_s(timings):.2f} s"
 
 
 # --------------------------------------------------------------------------- Snakemake
@@ -184,15 +174,9 @@ def _s(timings: list[Timing]) -> str:
 
 def _snakemake() -> tuple[str, dict[str, str]]:
     """The command, in a virtual environment of its own under `.cache/`, and its environment variables."""
-    if not (SNAKEMAKE / "ready").is_file():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(SNAKEMAKE)], check=True)
-        pip = [str(SNAKEMAKE / "bin/python"), "-m", "pip", "install", "-q"]
-        subprocess.run([*pip, f"snakemake=={VERSION}"], check=True)
-        (SNAKEMAKE / "home").mkdir()
-        (SNAKEMAKE / "ready").write_text("")
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    path = f"{SNAKEMAKE / 'bin'}{os.pathsep}{env['PATH']}"
-    return str(SNAKEMAKE / "bin" / "snakemake"), env | {"HOME": str(SNAKEMAKE / "home"), "PATH": path}
+    program = installed(SNAKEMAKE, f"snakemake=={VERSION}") / "snakemake"
+    env = {name: value for name, value in environment_of(SNAKEMAKE).items() if name != "PYTHONPATH"}
+    return str(program), env
 
 
 def _workflow_that_has_run(folder: Path, num: int) -> None:
@@ -244,7 +228,7 @@ def update_snakemake(tmp: Path, rounds: int, num: int) -> list[Row]:
     """One of two steps is edited; both find out what is to run, and then run it."""
     ours, theirs = fresh(tmp / "ours"), fresh(tmp / "theirs")
     text = SHORT_SPEC.replace("NUM", str(num))
-    workspace = made_apart(ours, text)
+    workspace = made_apart(ended_study, ours, text)
     _edit(ours / "spec.yaml", SHORT_EDIT)
     _workflow_that_has_run(theirs, num)
     _edit(theirs / "Snakefile", SNAKE_EDIT)
@@ -279,5 +263,5 @@ def _really(tmp: Path, num: int) -> Row:
 
 
 def _compared(what: str, mine: list[Timing], other: list[Timing], floor: str) -> Row:
-    times = ratio([t.seconds for t in other], [t.seconds for t in mine])
+    times = ratio_s(other, mine)
     return Row(what, _s(mine), _s(other), f"{times:.1f}×", floor, mb(mine))

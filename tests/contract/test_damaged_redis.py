@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unicodedata import category
 
@@ -244,7 +245,7 @@ class TestDamagedStudy:
             with suppress(ExecutionError):
                 action()
         with suppress(ExecutionError):
-            control._held(mailbox.offers(), [], {"a"}, "bad", config)
+            control._LiveChunks(SimpleNamespace(backend=backend, config=config), "bad", {"a"})
         mailbox.drop()
         assert backend.mailbox("bad").own("1").is_over
         again = backend.mailbox("bad")

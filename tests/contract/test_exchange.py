@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from servers import HOST, RabbitServer, RedisServer, redis_server
+from servers import HOST, RabbitServer, RedisServer
 from waiting import wait_until
 
 from merlin.config import model
@@ -291,14 +291,14 @@ class Bench:
 @pytest.fixture
 def careful(tmp_path: Path) -> Iterator[Bench]:
     """A server that still knows everything when it was killed and starts again."""
-    with redis_server(tmp_path, appendfsync="always") as server:
+    with RedisServer(tmp_path, appendfsync="always") as server:
         yield Bench(server, tmp_path)
 
 
 @pytest.fixture
 def forgetful(tmp_path: Path) -> Iterator[Bench]:
     """One without an append-only file."""
-    with redis_server(tmp_path, appendonly=False) as server:
+    with RedisServer(tmp_path, appendonly=False) as server:
         yield Bench(server, tmp_path)
 
 

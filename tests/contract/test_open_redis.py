@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from commands import run_merlin
-from servers import HOST, RedisServer, redis_server
+from servers import HOST, RedisServer
 
 from merlin.config import reach
 from merlin.config.load import find_config
@@ -20,7 +20,7 @@ from merlin.views.doctor.servers import judge_reach
 
 @pytest.fixture(scope="module")
 def open_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with redis_server(tmp_path_factory.mktemp("open"), appendonly=False, password=None) as server:
+    with RedisServer(tmp_path_factory.mktemp("open"), appendonly=False, password=None) as server:
         yield server
 
 

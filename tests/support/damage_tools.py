@@ -17,21 +17,19 @@ def flip(path: Path, offset: int, bit: int = 1) -> None:
     path.write_bytes(content)
 
 
-def values_by_row(path: Path, group: str = "fields") -> dict[int, tuple]:
-    """Everything that a shard holds of each row below `group`, by row number."""
+def values_by_row(path: Path) -> dict[int, tuple]:
+    """Everything that a shard holds of each row, by row number."""
     found: dict[int, list] = {}
     with h5py.File(path) as file:
-        rows = file["row"][()].tolist()
+        rows, fields = file["row"][()].tolist(), file["fields"]
         names: list[str] = []
-        file[group].visititems(
-            lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None
-        )
+        fields.visititems(lambda name, node: names.append(name) if isinstance(node, h5py.Dataset) else None)
         for name in sorted(names):
             if name.endswith("/offsets"):
                 continue
-            values = file[group][name][()]
+            values = fields[name][()]
             if name.endswith("/values"):
-                ends = file[group][name.removesuffix("values") + "offsets"][()]
+                ends = fields[name.removesuffix("values") + "offsets"][()]
                 pairs = zip(ends.tolist(), ends[1:].tolist(), strict=False)
                 values = [values[a:b] if 0 <= a <= b <= len(values) else b"nowhere" for a, b in pairs]
             for row, value in zip(rows, values, strict=True):

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-
-from merlin.base.document.findings import Findings
-from merlin.shards.importing.run import import_data
-from merlin.spec.import_schema import parse_import_schema
+from imported_data import import_arrays
 
 SEGMENTS = ("abcdef", "bc", "abged", "abgcd", "fgbc", "afgcd", "afgedc", "abc", "abcdefg", "abcdfg")
 LINES = {
@@ -42,7 +39,4 @@ def digits(num: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 def make_digit_data(folder: Path, num: int = 1200, schema: str = SCHEMA, **changed: np.ndarray) -> Path:
     """Write the data set into `folder`/data; `changed` arrays replace those of the same name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "digits.npz", **{**digits(num), **changed})
-    import_data([folder / "digits.npz"], parse_import_schema(schema, Findings("schema")), folder / "data")
-    return folder / "data"
+    return import_arrays(folder, schema, {**digits(num), **changed}, name="digits")

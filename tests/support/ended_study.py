@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 from small_plans import step
+from status_study import add
 from study_on_disk import write_study
 
 from merlin.ledger.records import ChunkRecord, EventRecord, Failure
-from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import Outcome
 from merlin.workspace.directory import Workspace
 
@@ -53,17 +53,14 @@ def add_outcomes(
         started_offsets=np.zeros(num, np.float32),
         failures=tuple(failures),
     )
-    with _writer(study, worker) as writer:
-        writer.append(record)
+    add(study, record, worker=worker)
 
 
 def end_study(study: Workspace, outcomes: list[int]) -> None:
     """Let the study have run from its first task to its last one, a while ago."""
-    with _writer(study, "controller") as writer:
-        writer.append(EventRecord(kind="run_started", data={"workers": 1}, time=999.0))
+    add(study, EventRecord(kind="run_started", data={"workers": 1}, time=999.0), worker="controller")
     add_outcomes(study, 0, outcomes)
-    with _writer(study, "controller2") as writer:
-        writer.append(EventRecord(kind="run_finished", data={}, time=1002.0))
+    add(study, EventRecord(kind="run_finished", data={}, time=1002.0), worker="controller2")
     let_pass(study)
 
 
@@ -72,9 +69,3 @@ def let_pass(study: Workspace) -> None:
     yesterday = time.time() - 86_400
     for path in [study.path, study.info, study.ledger_dir, *study.ledger_dir.iterdir()]:
         os.utime(path, (yesterday, yesterday))
-
-
-def _writer(study: Workspace, worker: str) -> LedgerWriter:
-    return LedgerWriter(
-        study.ledger_dir, worker, session="run1", study_id=study.plan.study_id, host="node1", sync=False
-    )

@@ -8,28 +8,27 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from commands import WarmCommand, WarmProcess, run_merlin
+from commands import WarmProcess
 from live_processes import live_processes
 from servers import RabbitServer, RedisServer, die_with_us
+from user_home import UserHome
 from waiting import wait_until
 
-from merlin.base.processes import all_sessions
+from merlin.base.processes import all_sessions, children
 from merlin.config.load import require_config
 from merlin.config.model import Config
 
 LEASE_S = 3.0  # instead of a minute, so that a test sees many of them
 STOP_S = 90.0
 ANY_NAME = "worker-without-a-name"
-Show = Callable[[], object]
 
 
 class Worker:
@@ -83,28 +82,26 @@ class Worker:
     def children(self) -> list[int]:
         """The worker processes, which run tasks: new Pythons, and copies that the worker's server made."""
         found = []
-        for pid in map(int, _children(self.pid)):
+        for pid in children(self.pid):
             with suppress(OSError):
                 is_new = b"merlin.execution.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-                found += [pid] if is_new else [int(copy) for copy in _children(pid)]
+                found += [pid] if is_new else children(pid)
         return found
 
     @property
     def is_busy(self) -> bool:
         """Whether its worker processes have processes of their own, which tasks run in."""
-        return any(_children(child) for child in self.children())
+        return any(children(child) for child in self.children())
 
     def tree(self) -> list[int]:
         """Every process of it: its own session, and those of its worker processes with their tasks."""
         sessions = all_sessions()
-        leaders = dict.fromkeys([self.pid, *map(int, _children(self.pid)), *self.children()])
+        leaders = dict.fromkeys([self.pid, *children(self.pid), *self.children()])
         return [process.pid for leader in leaders for process in sessions.get(leader, [])]
 
     def signal(self, number: int, *, whole: bool = False) -> None:
         """Send a signal to the Celery worker, or to its whole tree."""
-        for pid in self.tree() if whole else [self.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+        _signal(self.tree() if whole else [self.pid], number)
 
     @property
     def is_stopped(self) -> bool:
@@ -113,15 +110,11 @@ class Worker:
     def freeze(self, *, whole: bool) -> None:
         """SIGSTOP the Celery worker, or its whole tree."""
         self._frozen = self.tree() if whole else [self.pid]
-        for pid in self._frozen:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGSTOP)
+        _signal(self._frozen, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let stopped processes go on, even if the Celery worker itself was killed meanwhile."""
-        for pid in self._frozen:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        _signal(self._frozen, signal.SIGCONT)
         self._frozen = []
 
     def kill(self, *, whole: bool = False) -> None:
@@ -151,24 +144,19 @@ class Worker:
         self.process.wait()
         die_with_us(self.pid, no_longer=True)
 
-    def tail(self, num: int = 3000) -> str:
-        return (
-            f"--- {self.name} (pid {self.pid}, exit code {self.process.poll()}), its log ends:\n"
-            + (self.log.read_text(errors="replace")[-num:])
-        )
+    def tail(self) -> str:
+        end = self.log.read_text(errors="replace")[-3000:]
+        return f"--- {self.name} (pid {self.pid}, exit code {self.process.poll()}), its log ends:\n{end}"
 
 
-def _children(pid: int) -> list[str]:
-    found: list[str] = []
-    with suppress(OSError):  # the process has ended
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # a thread of the process has ended
-                found += (task / "children").read_text().split()
-    return found
+def _signal(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
-class Installation:
-    """An installation, as the module describes it; `environment` is that of commands and workers."""
+class Installation(UserHome):
+    """An installation, as the module describes it; `env` is that of commands and workers."""
 
     def __init__(
         self,
@@ -178,7 +166,6 @@ class Installation:
         *,
         lease_s: float = LEASE_S,
     ) -> None:
-        self.folder = folder
         self.broker = broker
         self.lease_s = lease_s
         self.redis = broker if isinstance(broker, RedisServer) else backend
@@ -187,44 +174,30 @@ class Installation:
         self._num_started = 0
         self._launches: dict[tuple[Path, int], list[str]] = {}
         self.home = folder / "home"
-        self.home.mkdir(parents=True)
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MERLIN_", "CELERY_"))}
-        self.environment = inherited | {
-            "HOME": str(self.home),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "MERLIN_BROKER_URL": broker.url,
-            "MERLIN_BACKEND_URL": self.redis.url,
-            "MERLIN_LEASE_S": str(lease_s),
-        }
+        super().__init__(
+            folder,
+            HOME=str(self.home),
+            PATH=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            MERLIN_BROKER_URL=broker.url,
+            MERLIN_BACKEND_URL=self.redis.url,
+            MERLIN_LEASE_S=str(lease_s),
+        )
+        self.home.mkdir()
 
     def config(self) -> Config:
-        return require_config(self.environment, cwd=self.folder)
+        return require_config(self.env, cwd=self.folder)
 
     def start_command(self, *argv: str | Path, **more: str) -> subprocess.Popen[str]:
         """Start `merlin …` as users do; `more` are environment variables."""
         return subprocess.Popen(
             [sys.executable, "-m", "merlin.cli", *map(str, argv)],
             cwd=self.folder,
-            env=self.environment | more,
+            env=self.env | more,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-
-    def start_warm(self, *argv: str | Path, **more: str) -> WarmCommand:
-        """Start `merlin …` from modules that are loaded already; `more` are environment variables."""
-        return WarmCommand("merlin", argv, cwd=self.folder, env=self.environment | more)
-
-    def merlin(
-        self, *argv: str | Path, code: int | None = 0, limit_s: float = 200
-    ) -> subprocess.CompletedProcess[str]:
-        """Run `merlin …` to its end; `code` is the exit code it must have, None for any."""
-        done = run_merlin(*argv, cwd=self.folder, env=self.environment, timeout=limit_s)
-        assert code is None or done.returncode == code, (
-            f"merlin {shlex.join(map(str, argv))} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
-        )
-        return done
 
     def restart(self, workspace: Path, *words: str) -> None:
         """`merlin restart`; again as long as a worker publishes the study itself, or has not noticed its end yet."""
@@ -245,7 +218,7 @@ class Installation:
         self._num_started += 1
         name = f"w{self._num_started}"
         command = [word.replace(ANY_NAME, name) for word in self._launch(spec, concurrency)]
-        worker = Worker(name, command, self.folder, self.environment | more, is_warm=not more)
+        worker = Worker(name, command, self.folder, self.env | more, is_warm=not more)
         self.workers.append(worker)
         return worker
 
@@ -317,9 +290,7 @@ class Installation:
         for worker in self.workers:
             if worker.is_alive:
                 worker.kill(whole=True)
-        for line in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(int(line.split()[0]), signal.SIGKILL)
+        _signal([int(line.split()[0]) for line in self.processes()], signal.SIGKILL)
 
 
 def _value(client: Any, key: str) -> object:

@@ -11,22 +11,10 @@ import importlib.machinery
 import sys
 import types
 
-UNUSED = frozenset(
-    [
-        "transformers",
-        "torchvision",
-        "boto3",
-        "botocore",
-        "google",
-        "oci",
-        "azure",
-        "paramiko",
-        "matplotlib",
-        "snappy",
-        "brotli",
-        "huggingface_hub",
-    ]
-)
+UNUSED = (
+    "transformers", "torchvision", "boto3", "botocore", "google", "oci", "azure", "paramiko", "matplotlib", "snappy",
+    "brotli", "huggingface_hub",
+)  # fmt: skip
 
 
 class Nothing(types.ModuleType):

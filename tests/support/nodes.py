@@ -34,20 +34,13 @@ from servers import die_with_us, program, unavailable
 from waiting import wait_until
 
 NUMBERS = range(1, 250)  # the third part of an address
-LOCKS = Path(
-    "/run/merlin-test-nodes"
-)  # a file per number, locked by the process that has it; it names the directory
+# a file per number, locked by the process that has it; it names the directory
+LOCKS = Path("/run/merlin-test-nodes")
 CGROUPS = Path("/sys/fs/cgroup")  # version 1: a directory per controller
 CONTROLLERS = ("memory", "cpu")
 FIRST_PLACE = 10  # of a node's address
-NOT_SHARED = (
-    "ompi.",
-    "pmix",
-    "spmix",
-    "prte",
-    ".",
-    f"merlin-{os.geteuid()}",
-)  # what programs of ours keep there, named by host, process or user
+# what programs of ours keep there, named by host, process or user
+NOT_SHARED = ("ompi.", "pmix", "spmix", "prte", ".", f"merlin-{os.geteuid()}")
 PERIOD_US = 100_000
 
 # the first process of a node reaps orphaned processes, and ends when our end of its input is closed

@@ -15,6 +15,7 @@ from merlin.train.parallel.mesh import Mesh
 from merlin.train.parallel.rendezvous import Rendezvous
 from merlin.train.parallel.world import World
 from merlin.train.process import open_loop, set_up_torch
+from merlin.train.reports import Silent
 
 
 @contextmanager
@@ -25,15 +26,18 @@ def loops_of(data: Path, directory: Path, *always: str) -> Iterator[Callable[...
         def open_some(*words: str, num: int = 3, stop: StopRequest | None = None) -> list[Any]:
             prepared = prepare_run(data, directory, *always, *words)
             begun = replace(prepared, run=prepared.begin())
-            return [stack.enter_context(_opened(begun, index, stop or StopRequest())) for index in range(num)]
+            return [stack.enter_context(opened_loop(begun, index, Recorder(), stop)) for index in range(num)]
 
         yield open_some
 
 
 @contextmanager
-def _opened(prepared: Any, index: int, stop: StopRequest) -> Iterator[Any]:
-    mesh = Mesh.build(Rendezvous(World()), prepared.config.tournament, index)
-    prepared.run.trainer(index).path.mkdir(parents=True)
-    device = set_up_torch(prepared.run, prepared.config, mesh)
-    with open_loop(prepared.run, prepared.config, mesh, device, Recorder(), stop) as loop:
+def opened_loop(
+    begun: Any, index: int, reports: Silent | None = None, stop: StopRequest | None = None
+) -> Iterator[Any]:
+    """The loop of a trainer of a run that has begun, with everything in place."""
+    mesh = Mesh.build(Rendezvous(World()), begun.config.tournament, index)
+    begun.run.trainer(index).path.mkdir(parents=True, exist_ok=True)
+    device = set_up_torch(begun.run, begun.config, mesh)
+    with open_loop(begun.run, begun.config, mesh, device, reports or Silent(), stop or StopRequest()) as loop:
         yield loop

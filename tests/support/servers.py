@@ -1,6 +1,6 @@
 """Private servers for tests: Redis and RabbitMQ on free loopback ports, with everything they write in one folder.
 
-    with redis_server(tmp_path) as server:
+    with RedisServer(tmp_path) as server:
         server.client().ping()
         server.kill9()
         server.start_again()  # same port, same files
@@ -39,6 +39,8 @@ from typing import Any, NoReturn, Self
 
 import pytest
 from commands import shared_place
+
+from merlin.base.processes import group_members
 
 HOST = "127.0.0.1"
 LOOPBACK = {"0100007F"}  # the same, as `listening` returns it
@@ -88,18 +90,6 @@ def free_port() -> int:
 
 
 _given: deque[int] = deque(maxlen=500)
-
-
-def group_members(group: int) -> list[int]:
-    """The live processes of a process group, zombies left out."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):
-            if entry.name.isdigit():
-                fields = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-                if fields[0] not in (b"Z", b"X") and int(fields[2]) == group:
-                    found.append(int(entry.name))
-    return found
 
 
 @dataclass(frozen=True)
@@ -161,10 +151,10 @@ class _Server:
     url: str  # with the password
     poll_s = 0.02  # between two questions whether it answers
 
-    def __init__(self, folder: Path, port: int | None, tls: Authority | None) -> None:
-        self.folder = folder / f"{self.name}-{port or 'any'}-{len(list(folder.glob(self.name + '-*')))}"
+    def __init__(self, folder: Path, tls: Authority | None) -> None:
+        self.folder = folder / f"{self.name}-{len(list(folder.glob(self.name + '-*')))}"
         self.folder.mkdir(parents=True, mode=0o700)
-        self.port = port or free_port()
+        self.port = free_port()
         self.tls = tls
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -264,7 +254,12 @@ class _Server:
 
 
 class RedisServer(_Server):
-    """See `redis_server`."""
+    """Starts in about 0.1 s. Without `appendonly` it forgets everything when it ends.
+
+    `maxmemory` is written as in redis.conf ("3mb"); a full server refuses writes and evicts nothing. With
+    `appendfsync` "everysec" a server that is killed may forget what it acknowledged: while a slow disk still does the
+    last sync, Redis delays the next write to its log by up to two seconds. With "always" it forgets nothing.
+    """
 
     name = "redis"
 
@@ -272,16 +267,15 @@ class RedisServer(_Server):
         self,
         folder: Path,
         *,
-        appendonly: bool,
-        password: str | None,
-        tls: Authority | None,
-        maxmemory: str | None,
-        port: int | None,
-        appendfsync: str,
-        host: str,
+        appendonly: bool = True,
+        password: str | None = PASSWORD,
+        tls: Authority | None = None,
+        maxmemory: str | None = None,
+        appendfsync: str = "everysec",
+        host: str = HOST,
     ) -> None:
         self._program = program("redis-server")
-        super().__init__(folder, port, tls)
+        super().__init__(folder, tls)
         self._host = host
         self.password = password
         self._appendonly, self._appendfsync, self._maxmemory = appendonly, appendfsync, maxmemory
@@ -306,14 +300,8 @@ class RedisServer(_Server):
         if self.tls is None:
             return [*lines, f"port {self.port}"]
         files = f"tls-cert-file {self.tls.cert}", f"tls-key-file {self.tls.key}"
-        return [
-            *lines,
-            "port 0",
-            f"tls-port {self.port}",
-            *files,
-            f"tls-ca-cert-file {self.tls.ca}",
-            "tls-auth-clients no",
-        ]
+        lines += ["port 0", f"tls-port {self.port}", "tls-auth-clients no"]
+        return [*lines, *files, f"tls-ca-cert-file {self.tls.ca}"]
 
     def client(self, **more: Any) -> Any:
         """A `redis.Redis` that decodes to str."""
@@ -331,16 +319,21 @@ class RedisServer(_Server):
 
 
 class RabbitServer(_Server):
-    """See `rabbitmq_server`."""
+    """Starts in some seconds, with a node, a cookie and a port mapper of its own.
+
+    With an authority, it has a second port, `tls_port`, for connections over TLS.
+    """
 
     name = "rabbitmq"
     poll_s = 0.2  # it takes seconds to start, and a question takes milliseconds of a core
     user, password = USER, PASSWORD
 
-    def __init__(self, folder: Path, authority: Authority | None, vhosts: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, authority: Authority | None = None, vhosts: Sequence[str] = (VHOST,)
+    ) -> None:
         self._program = program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
         epmd = program("epmd")
-        super().__init__(folder, None, None)
+        super().__init__(folder, None)
         self._authority, self.tls_port = authority, free_port()
         self._vhosts = vhosts
         self._enter(vhosts[0])
@@ -460,45 +453,6 @@ class SharedRabbit(RabbitServer):
     kill9 = pause = resume = stop = close = start_again
 
 
-def redis_server(
-    folder: Path,
-    *,
-    appendonly: bool = True,
-    password: str | None = PASSWORD,
-    tls: Authority | None = None,
-    maxmemory: str | None = None,
-    port: int | None = None,
-    appendfsync: str = "everysec",
-    host: str = HOST,
-) -> RedisServer:
-    """Start one; it takes about 0.1 s. Without `appendonly` it forgets everything when it ends.
-
-    `maxmemory` is written as in redis.conf ("3mb"); a full server refuses writes and evicts nothing. With
-    `appendfsync` "everysec" a server that is killed may forget what it acknowledged: while a slow disk still does the
-    last sync, Redis delays the next write to its log by up to two seconds. With "always" it forgets nothing.
-    """
-    return RedisServer(
-        folder,
-        appendonly=appendonly,
-        password=password,
-        tls=tls,
-        maxmemory=maxmemory,
-        port=port,
-        appendfsync=appendfsync,
-        host=host,
-    )
-
-
-def rabbitmq_server(
-    folder: Path, authority: Authority | None = None, vhosts: Sequence[str] = (VHOST,)
-) -> RabbitServer:
-    """Start one with a node, a cookie and a port mapper of its own; it takes some seconds.
-
-    With an authority, it has a second port, `tls_port`, for connections over TLS.
-    """
-    return RabbitServer(folder, authority, vhosts)
-
-
 def shared_rabbit() -> SharedRabbit:
     """The one of the whole test run, in a virtual host of this process; whoever asks first starts it."""
     found, vhost = _shared_rabbit()
@@ -536,7 +490,7 @@ def _serve(owner: int, vhosts: Sequence[str]) -> None:
     end = os.pidfd_open(owner)
     with tempfile.TemporaryDirectory(prefix="merlin-rabbitmq-") as folder:
         place = Path(folder) / "authority"
-        with rabbitmq_server(Path(folder), throwaway_ca(place), vhosts) as server:
+        with RabbitServer(Path(folder), throwaway_ca(place), vhosts) as server:
             told = {"folder": str(server.folder), "port": server.port}
             told |= {"tls_port": server.tls_port, "authority": str(place)}
             print(json.dumps(told), flush=True)

@@ -32,6 +32,9 @@ MEMORY_BYTES = 4 << 30
 HEAD = "head"  # the node of the controller, which runs no jobs
 NODES = ("node1", "node2", "node3")
 COMMAND_S = 120.0  # for commands of Slurm: reached only when it hangs
+LIVE = {  # states of jobs
+    "PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "REQUEUED", "SIGNALING", "STAGE_OUT",
+}  # fmt: skip
 REFUSED = ("JobLaunchFailure", "JobHoldMaxRequeue", "launch failed", "Killing non-startable")
 
 # The limits of time are far beyond what a machine under load needs: a batch job that a node starts too late counts as
@@ -87,14 +90,12 @@ PartitionName=batch Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 class SlurmCluster:
     """See the module. `folder` holds logs, state, and everything else of it."""
 
-    def __init__(
-        self, network: VirtualNetwork, *, cores: int, gpus: int, settings: Mapping[str, str | int]
-    ) -> None:
+    def __init__(self, network: VirtualNetwork, *, gpus: int, settings: Mapping[str, str | int]) -> None:
         self.network, self.folder = network, network.folder
         self.conf = self.folder / "slurm.conf"
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SBATCH_"))}
         self.environment |= {"SLURM_CONF": str(self.conf)}
-        self._cores, self._gpus = cores, gpus
+        self._gpus = gpus
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._settings = settings
         for name in ("state", "spool", "munge"):
@@ -108,14 +109,13 @@ class SlurmCluster:
     # ------------------------------------------------------------------ its parts
 
     def _configure(self) -> None:
-        settings = self._settings
         gres = f"Gres=gpu:{self._gpus}" if self._gpus else ""
         memory = f"RealMemory={MEMORY_BYTES >> 20}"
         nodes = "\n".join(
-            f"NodeName={name} NodeHostname={name} NodeAddr={node.address} CPUs={self._cores} {memory} {gres}"
+            f"NodeName={name} NodeHostname={name} NodeAddr={node.address} CPUs={CORES} {memory} {gres}"
             for name, node in self.nodes.items()
         )
-        more = "\n".join(f"{key}={value}" for key, value in settings.items())
+        more = "\n".join(f"{key}={value}" for key, value in self._settings.items())
         if self._gpus:
             more += "\nGresTypes=gpu"
             files = [self.folder / f"gpu{k}" for k in range(self._gpus)]
@@ -124,20 +124,17 @@ class SlurmCluster:
             lines = "".join(f"Name=gpu File={file}\n" for file in files)
             (self.folder / "gres.conf").write_text(lines)
         kept = {line.partition("=")[0]: line for line in CONF.splitlines()}
-        text = "\n".join(line for key, line in kept.items() if key not in settings)
-        names = {
-            "name": self.network.name,
-            "folder": self.folder,
-            "more": more,
-            "nodes": nodes,
-            "port": SLURMD_PORT,
-        }
-        head = self.network.nodes[HEAD]
-        self.conf.write_text(text.format(head=HEAD, address=head.address, **names))
+        text = "\n".join(line for key, line in kept.items() if key not in self._settings)
+        self.conf.write_text(
+            text.format(
+                name=self.network.name, head=HEAD, address=self.network.nodes[HEAD].address, folder=self.folder,
+                more=more, nodes=nodes, port=SLURMD_PORT,
+            )
+        )  # fmt: skip
 
     def start(self) -> None:
         for name in (HEAD, *NODES):
-            self.network.add(name, cores=self._cores, memory_bytes=MEMORY_BYTES)
+            self.network.add(name, cores=CORES, memory_bytes=MEMORY_BYTES)
         self._configure()
         self._start_munge()
         self.start_controller()
@@ -154,14 +151,8 @@ class SlurmCluster:
             shutil.chown(path, "munge", "munge")
         folder.chmod(0o755)
         argv = [program("/usr/sbin/munged", "munged"), "--foreground", "--num-threads=10"]
-        files = {
-            "socket": "socket",
-            "key-file": "key",
-            "log-file": "log",
-            "pid-file": "pid",
-            "seed-file": "seed",
-        }
-        argv += [f"--{option}={folder / name}" for option, name in files.items()]
+        argv += [f"--socket={folder / 'socket'}"]
+        argv += [f"--{name}-file={folder / name}" for name in ("key", "log", "pid", "seed")]
         self._start("munged", argv, user="munge")
         wait_until((folder / "socket").exists, self.describe)
 
@@ -234,14 +225,8 @@ class SlurmCluster:
 
     def run(self, *argv: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None) -> str:
         """Run a command of Slurm; returns what it printed. It must end with 0. A given environment needs SLURM_CONF."""
-        done = subprocess.run(
-            argv,
-            capture_output=True,
-            text=True,
-            env=environment or self.environment,
-            cwd=cwd,
-            timeout=COMMAND_S,
-        )
+        env = environment or self.environment
+        done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=cwd, timeout=COMMAND_S)
         assert done.returncode == 0, f"{argv} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -267,21 +252,11 @@ class SlurmCluster:
 
     def wait_until_over(self, *jobs: str, limit_s: float = 240.0) -> dict[str, str]:
         """The states of these jobs, once none runs or waits any more."""
-        live = {
-            "PENDING",
-            "RUNNING",
-            "COMPLETING",
-            "CONFIGURING",
-            "SUSPENDED",
-            "REQUEUED",
-            "SIGNALING",
-            "STAGE_OUT",
-        }
 
         def ended() -> dict[str, str] | None:
             states = self.states()
             found = {job: states.get(job, "") for job in jobs}
-            return None if live & set(found.values()) else found
+            return None if LIVE.intersection(found.values()) else found
 
         return wait_until(ended, self.describe, limit_s)
 
@@ -351,14 +326,14 @@ class SlurmCluster:
 
 @contextmanager
 def slurm_cluster(
-    *, cores: int = CORES, gpus: int = 0, settings: Mapping[str, str | int] | None = None
+    *, gpus: int = 0, settings: Mapping[str, str | int] | None = None
 ) -> Iterator[SlurmCluster]:
-    """Three nodes of so many cores and GPUs (which are no devices); `settings` are lines of slurm.conf."""
+    """Three nodes with so many GPUs (which are no devices); `settings` are lines of slurm.conf."""
     for name in ("munged", "slurmctld", "slurmd", "sbatch"):
         program(f"/usr/sbin/{name}", name)
     with ExitStack() as stack:
         network = stack.enter_context(virtual_network())
-        cluster = SlurmCluster(network, cores=cores, gpus=gpus, settings=settings or {})
+        cluster = SlurmCluster(network, gpus=gpus, settings=settings or {})
         stack.callback(cluster.close)
         cluster.start()
         yield cluster

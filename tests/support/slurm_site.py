@@ -8,7 +8,6 @@ study.wait_for_end()
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from installation import Installation
-from servers import RedisServer, redis_server
+from servers import RedisServer
 from slurm import SlurmCluster
 from waiting import wait_until
 
@@ -29,19 +28,19 @@ class SlurmSite(Installation):
     def __init__(self, folder: Path, redis: RedisServer, cluster: SlurmCluster, **options: Any) -> None:
         super().__init__(folder, redis, **options)
         self.cluster = cluster
-        self.environment |= {"SLURM_CONF": str(cluster.conf), "MERLIN_STOP_GRACE_S": "1"}
+        self.env |= {"SLURM_CONF": str(cluster.conf), "MERLIN_STOP_GRACE_S": "1"}
 
     def submit_workers(self, spec: Path, *options: str) -> str:
         """Submit the job script that Merlin ships, with options of sbatch; returns the job's number."""
         words = ["sbatch", "--parsable", "--output=slurm-%j.out", *options, str(SCRIPT), str(spec)]
-        return self.cluster.run(*words, cwd=self.folder, environment=self.environment).strip()
+        return self.cluster.run(*words, cwd=self.folder, environment=self.env).strip()
 
     def submit(self, script: str, *options: str) -> str:
         """Submit a script of the user; returns the job's number."""
-        return self.cluster.submit(script, *options, cwd=self.folder, environment=self.environment)
+        return self.cluster.submit(script, *options, cwd=self.folder, environment=self.env)
 
     def live_workers(self) -> list[dict[str, Any]]:
-        return json.loads(self.merlin("query-workers", "--json").stdout)
+        return self.ask("query-workers")
 
     def describe(self) -> str:
         logs = [*self.folder.glob("slurm-*.out"), *self.folder.glob("merlin_logs/*.log")]
@@ -58,7 +57,7 @@ class SlurmSite(Installation):
 @contextmanager
 def slurm_site(cluster: SlurmCluster, folder: Path, **options: Any) -> Iterator[SlurmSite]:
     """A Redis on our side of the bridge, which only nodes and we can reach; at the end no process is left."""
-    with redis_server(
+    with RedisServer(
         folder, appendonly=False, password=secrets.token_hex(16), host=cluster.network.address
     ) as redis:
         site = SlurmSite(folder, redis, cluster, **options)

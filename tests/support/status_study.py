@@ -8,7 +8,7 @@ import numpy as np
 from small_plans import step
 from study_on_disk import write_study
 
-from merlin.ledger.records import ChunkRecord, EventRecord, Failure, RangeRecord
+from merlin.ledger.records import ChunkRecord, EventRecord, Failure, RangeRecord, Record
 from merlin.ledger.writer import LedgerWriter
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.workspace.directory import Workspace
@@ -29,10 +29,12 @@ def make_workspace(path: Path, *, num: int = 20, labels: tuple[str, ...] = ("X0"
 
 
 def add(
-    workspace: Workspace, *records, worker: str = "w0", session: str = "run1", host: str = "node1"
+    workspace: Workspace, *records: Record, worker: str = "w0", session: str = "run1", host: str = "node1"
 ) -> None:
+    """Append as this worker."""
+    study_id = workspace.plan.study_id
     with LedgerWriter(
-        workspace.ledger_dir, worker, session=session, study_id="s1", host=host, sync=False
+        workspace.ledger_dir, worker, session=session, study_id=study_id, host=host, sync=False
     ) as writer:
         writer.append(*records)
 

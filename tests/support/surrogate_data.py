@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-
-from merlin.base.document.findings import Findings
-from merlin.shards.importing.run import import_data
-from merlin.spec.import_schema import parse_import_schema
+from imported_data import import_arrays
 
 INPUTS = ("a", "b", "c", "d")
 SCALARS = ("energy", "radius", "time")
@@ -35,8 +32,4 @@ def arrays(num: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 def make_surrogate_data(folder: Path, num: int = 2000, **changed: np.ndarray) -> Path:
     """Write the data set into `folder`/data; `changed` arrays replace those of the same name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    np.savez(folder / "samples.npz", **{**arrays(num), **changed})
-    schema = parse_import_schema(SCHEMA, Findings("schema"))
-    import_data([folder / "samples.npz"], schema, folder / "data")
-    return folder / "data"
+    return import_arrays(folder, SCHEMA, {**arrays(num), **changed})

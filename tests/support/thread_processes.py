@@ -118,7 +118,7 @@ class ThreadProcess(WorkerProcess):
         self.chunk: Chunk | None = None
         self.ended = self.failed = 0
         self._gpus = ()
-        self.crash = ""
+        self.error = self.crash = ""
         self.log, self._log_start = workspace.info / LOGS_DIR / f"{name}.err", 0
         ours, theirs = socket.socketpair()
         self.channel, self.theirs = MessageChannel(ours), MessageChannel(theirs)

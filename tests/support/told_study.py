@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 from small_plans import same, step
+from status_study import add
 from study_on_disk import make_workspace
 
 from merlin.ledger.records import RESET, ChunkRecord, EventRecord, Failure, RangeRecord, Record
-from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan import StepKind
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.workspace.directory import Workspace
 
-OK, FAILED, SKIPPED, INTERRUPTED = (
-    int(o) for o in (Outcome.OK, Outcome.FAILED, Outcome.SKIPPED, Outcome.INTERRUPTED)
-)
+OK, FAILED, SKIPPED, INTERRUPTED, _ = map(int, Outcome)
 NUM = 6
 
 
@@ -106,7 +104,4 @@ def event(kind: str, time: float, **data: Any) -> EventRecord:
 def write(workspace: Workspace, who: tuple[str, str, str], *records: Record) -> None:
     """Append as a worker: its name, run and host."""
     worker, session, host = who
-    with LedgerWriter(
-        workspace.ledger_dir, worker, session=session, study_id="s1", host=host, sync=False
-    ) as writer:
-        writer.append(*records)
+    add(workspace, *records, worker=worker, session=session, host=host)

@@ -86,13 +86,13 @@ def outputs_of(ids: np.ndarray) -> dict[str, np.ndarray]:
     return {**values_of(ids), **varied, "track": objects([track_of(int(i)) for i in ids])}
 
 
-def make_data(path: Path, *, fields=FIELDS + VARIED, outputs=outputs_of, num=NUM, gone=GONE, **more) -> Path:
+def make_data(path: Path, *, fields=FIELDS + VARIED, outputs=outputs_of, **more) -> Path:
     """The directory of a finished data set."""
-    study = make_study(path, num=num, fields=fields, **more)
+    study = make_study(path, num=NUM, fields=fields, **more)
     for source in range(len(study.sources)):
-        study.not_run |= {(source, task) for task in gone}
-        for lo in range(0, num, 16):
-            ids = np.arange(lo, min(lo + 16, num))
+        study.not_run |= {(source, task) for task in GONE}
+        for lo in range(0, NUM, 16):
+            ids = np.arange(lo, min(lo + 16, NUM))
             study.collect(lo, int(ids[-1]) + 1, source=source, outputs=outputs(ids))
     assert not study.failures, study.failures
     return study.finish()

@@ -12,12 +12,12 @@ from commands import WarmCommand, run_merlin
 
 
 class UserHome:
-    """A home whose commands see only the given MERLIN_ variables, and only the configuration in `folder`."""
+    """A folder in which commands see only the given variables of Merlin and Celery; HOME is the folder by default."""
 
     def __init__(self, folder: Path, **env: str) -> None:
         self.folder = folder
-        folder.mkdir(exist_ok=True)
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MERLIN_")}
+        folder.mkdir(parents=True, exist_ok=True)
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(("MERLIN_", "CELERY_"))}
         self.env = {**inherited, "HOME": str(folder), **env}
 
     def start(self, *words: str | Path, **env: str) -> WarmCommand:

@@ -117,6 +117,9 @@ def run(request: dict, fds: Sequence[int]) -> NoReturn:
     for target, fd in enumerate(fds):
         os.dup2(fd, target)
         os.close(fd)
+    # anew: those of the server may stand for files, and a pipe cannot be asked for its position
+    sys.stdout = open(1, "w", encoding="utf-8", errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, encoding="utf-8", errors=sys.stderr.errors, closefd=False)  # noqa: SIM115
     os.umask(request["umask"])
     if request.get("is_session"):
         os.setsid()

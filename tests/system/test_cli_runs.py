@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import WarmProcess
+from commands import WarmCommand, WarmProcess
 from commands import run_merlin as merlin
 from waiting import wait_until
 
@@ -106,6 +106,9 @@ def test_the_second_restart_with_failed_mends_what_was_mended(spec: Path, tmp_pa
     )
     assert merlin("run", spec, cwd=tmp_path).returncode == 1
     workspace = workspace_in(tmp_path)
+    kept = merlin("restart", workspace, "--failed", "--step", "check", cwd=tmp_path)
+    wanted = f"1 task was skipped because of others that failed: merlin restart {workspace} --failed --step simulate\n"
+    assert (kept.returncode, wanted in kept.stdout) == (1, True), kept.stdout
     (tmp_path / "mended").touch()
     same = merlin("restart", workspace, cwd=tmp_path)
     assert (same.returncode, "has changed since" in same.stderr) == (1, False)
@@ -230,6 +233,25 @@ def test_ctrl_c_exits_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     done = merlin("restart", workspace, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ok"] == 2
+
+
+def test_cancel_ends_a_run_of_this_machine_and_says_so_if_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "slow.yaml").write_text(SLOW)
+    run = WarmCommand("merlin", ["run", "slow.yaml"], cwd=tmp_path)
+    wait_until(lambda: bool(list(tmp_path.glob("*/wait/started"))), run)
+    workspace = workspace_in(tmp_path)
+    waits = merlin("rerun", workspace, "--failed", "--yes", cwd=tmp_path)
+    assert f"{workspace} runs, and goes on" in waits.stdout, waits.stderr
+    refused = merlin("cancel", workspace, "--step", "wait", cwd=tmp_path)
+    assert (refused.returncode, "press Ctrl-C there" in refused.stderr) == (1, True)
+    done = merlin("cancel", workspace, cwd=tmp_path)
+    assert (done.returncode, f"go on with: merlin restart {workspace}" in done.stdout) == (0, True), (
+        done.stderr
+    )
+    run.communicate(timeout=120)
+    assert run.returncode == 130
+    idle = merlin("cancel", workspace, cwd=tmp_path)
+    assert (idle.returncode, "does not run" in idle.stdout) == (0, True), idle.stderr
 
 
 def test_a_step_may_run_a_study_itself(tmp_path: Path) -> None:

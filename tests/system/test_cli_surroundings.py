@@ -57,6 +57,21 @@ def test_a_terminal_that_lacks_characters_shows_something_else(spec, encoding, c
     assert b"small" in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("poor", [{"PYTHONIOENCODING": "latin-1"}, {"LC_ALL": "POSIX"}], ids=str)
+def test_a_terminal_without_blocks_tells_what_is_ok_from_what_failed(spec, poor):
+    spec.write_text(f"{spec.read_text()}  - name: c\n    run: {{cmd: 'false'}}\n")
+    assert shell("merlin run 'my spec.yaml'", spec.parent).returncode == 1
+    names = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", **poor}
+    told = shell("merlin status 'my spec.yaml'", spec.parent, **names)
+    assert told.returncode == 0, told.stderr
+    assert b"#" * 30 in told.stdout and b"X" * 30 in told.stdout
+    if "LC_ALL" in poor:
+        assert os.fsencode(spec.parent) in told.stdout
+    for command in (f"cost {spec.name!r}", "list --root ."):
+        told = shell(f"merlin {command}", spec.parent, **names)
+        assert told.returncode == 0, told.stderr
+
+
 @pytest.mark.parametrize("streams", [">&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_do_no_harm(spec, streams):
     done = shell(f"merlin run 'my spec.yaml' {streams}", spec.parent)

@@ -134,7 +134,11 @@ def test_monitor_ends_with_1_if_a_task_failed_and_restart_runs_it_again(home):
     home.merlin("run-workers", "two.yaml")
     report = home.ask("monitor", str(workspace), code=1)
     assert [report[k] for k in ("ok", "failed", "skipped", "missing")] == [2 * NUM - 2, 1, 1, 0]
-    assert "nothing is left to run" in home.merlin("restart", str(workspace), code=1).stdout
+    left = home.merlin("restart", str(workspace), code=1).stdout
+    assert "nothing is left to run" in left and f"merlin restart {workspace} --failed\n" in left
+    kept = home.merlin("restart", str(workspace), "--failed", "--step", "post", code=1).stdout
+    assert "nothing of post has failed; 1 task was skipped" in kept
+    assert f"merlin restart {workspace} --failed --step sim\n" in kept
     (home.folder / "mended").touch()
     home.merlin("restart", str(workspace), "--failed")
     assert home.ask("monitor", str(workspace))["ok"] == 2 * NUM

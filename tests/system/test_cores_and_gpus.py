@@ -109,6 +109,7 @@ def test_gpus_that_are_not_here_are_an_error_before_anything_runs(tmp_path: Path
     done = run_merlin("run", "--local", path.name, cwd=tmp_path, env=environment(tmp_path, "0"))
     assert done.returncode != 0
     assert "step 'both' needs 2 GPUs for each task, and this machine has only 0" in done.stdout + done.stderr
+    assert "resume with" not in done.stderr
     assert not list(tasks(tmp_path))
 
 

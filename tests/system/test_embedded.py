@@ -21,6 +21,8 @@ from study_on_disk import (
 )
 from waiting import wait_until
 
+import merlin
+from merlin.api.left_to_run import refuse_failed_before
 from merlin.base.records import to_plain
 from merlin.errors import WorkspaceError
 from merlin.execution.conductor import RunOptions
@@ -199,9 +201,15 @@ def test_the_canary_stops_a_study_that_only_fails(tmp_path: Path) -> None:
 def test_a_study_that_max_failures_stopped_goes_on_with_another_limit(tmp_path: Path) -> None:
     workspace = make_workspace(tmp_path, step("a", 200, command="exit 3", max_failures=0.05, canary=0))
     assert run(workspace)[0].stop_reason.startswith("max_failures: ")
+    with pytest.raises(
+        WorkspaceError, match=r"has stopped: max_failures: (?s:.*)--failed\n.*--max-failures N"
+    ):
+        merlin.Study(workspace.path).restart()
     assert run(workspace)[0].stop_reason.startswith("max_failures: ")
+    refuse_failed_before([workspace], math.inf)
     summary = run(workspace, RunOptions(workers=2, max_failures=math.inf))[0]
     assert (summary.stop_reason, *counts(summary)) == ("", 0, 200, 0, 0)
+    refuse_failed_before([workspace])  # nothing is left
 
 
 def test_a_killed_worker_costs_no_task(tmp_path: Path) -> None:
@@ -221,7 +229,10 @@ def test_a_task_that_always_kills_its_worker_fails_alone(tmp_path: Path) -> None
     summary, _ = run(workspace)
     assert counts(summary) == (19, 1, 0, 0)
     (failed,) = replay(workspace.ledger_dir, workspace.plan).failures()
-    assert (failed.failure.task, failed.failure.cause) == (3, "killed its worker 2 times (SIGKILL)")
+    assert (failed.failure.task, failed.failure.cause) == (
+        3,
+        "killed its worker 2 times when it ran alone (SIGKILL)",
+    )
 
 
 def test_a_workspace_in_use_is_refused(tmp_path: Path) -> None:

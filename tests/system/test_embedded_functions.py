@@ -30,7 +30,11 @@ def test_a_segfaulting_sample_costs_only_itself(tmp_path: Path) -> None:
     summary = run_embedded(workspace, RunOptions(workers=2), Observer())
     assert (summary.ok, summary.failed, summary.missing) == (199, 1, 0)
     (failed,) = replay(workspace.ledger_dir, workspace.plan).failures()
-    assert (failed.failure.task, failed.failure.cause) == (17, "killed its worker 2 times (SIGSEGV)")
+    assert failed.failure.task == 17
+    assert failed.failure.cause == "killed its worker 2 times when it ran alone (SIGSEGV)"
+    log, *_, call, error = failed.failure.tail.splitlines()
+    assert log.startswith("log: merlin_info/logs/w") and call.endswith("in simulate")
+    assert error == "Fatal Python error: Segmentation fault"
     logs = [path.read_text() for path in (workspace.info / "logs").glob("*.err")]
     assert sum("Fatal Python error: Segmentation fault" in log and "in run" in log for log in logs) >= 2
     assert processes_of(workspace) == []

@@ -24,6 +24,7 @@ from merlin.execution.distributed.messages import open_chunk, seal_report
 from merlin.execution.distributed.open_study import make_tools, open_study, publish_again
 from merlin.execution.distributed.ownership import Ownership
 from merlin.execution.distributed.redis_backend import RedisBackend, RedisMailbox
+from merlin.execution.distributed.registry import RunningChunk, WorkerInfo
 from merlin.execution.distributed.study import Studies, Study
 from merlin.ledger.records import EventRecord, RangeRecord
 from merlin.ledger.replay import replay
@@ -59,7 +60,7 @@ class Worker:
         self.client = make_client(config.backend)
         self.backend = RedisBackend(config, self.client, lease_s=600.0)
         self.registry, self.mailbox = self.backend.registry, self.backend.mailbox("s1")
-        self.study = Study(workspace, plan_digest(workspace.plan))
+        self.study = Study(workspace)
         self.tools = make_tools(config)
 
     def publish_again(self) -> str:
@@ -156,6 +157,25 @@ def test_what_was_cancelled_is_not_published_again(
     worker.client.flushall()
     assert worker.publish_again() == "over"
     assert not worker.mailbox.exists()
+
+
+def test_what_a_worker_has_reported_and_handed_in_since_is_not_said_to_run(
+    config: Config, workspace: Workspace, worker: Worker
+) -> None:
+    open_study(workspace, config)
+    held = worker.take()
+    chunks = [
+        RunningChunk(study="s1", instance="sim", lo=lo, hi=hi, since=1.0)
+        for lo, hi in ((held.lo, held.hi), (3, 4))
+    ]
+    worker.registry.beat(
+        WorkerInfo(
+            name="w", host="n9", pid=1, queues=[], concurrency=1, started=1.0, version="1", running=chunks
+        )
+    )
+    report = cancel(workspace, config, limit_s=0.0)
+    assert [(chunk.lo, chunk.hi) for chunk in report.before] == [(held.lo, held.hi)]
+    assert len(report.after) == 2, "it has not said that it has killed them"
 
 
 def test_a_cancellation_counts_even_from_a_host_whose_clock_is_an_hour_behind(

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec.structs
 import pytest
 from commands import run_merlin
-from servers import HOST, Authority, RedisServer, SharedRabbit, redis_server, secure_rabbit, throwaway_ca
+from servers import HOST, Authority, RedisServer, SharedRabbit, secure_rabbit, throwaway_ca
 
 from merlin.config.load import load_config
 from merlin.config.model import Endpoint, Kind, Secret, Tls
@@ -33,7 +33,7 @@ def checked(endpoint: Endpoint, *, timeout_s: float = 60.0) -> Reach:
 
 @pytest.fixture(scope="module")
 def tls_redis(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[RedisServer]:
-    with redis_server(tmp_path_factory.mktemp("redis"), tls=authority) as server:
+    with RedisServer(tmp_path_factory.mktemp("redis"), tls=authority) as server:
         yield server
 
 

@@ -16,7 +16,6 @@ from servers import (
     PASSWORD,
     RedisServer,
     listening,
-    redis_server,
     secure_rabbit,
     throwaway_ca,
 )
@@ -36,7 +35,7 @@ def test_redis_wants_its_password_and_listens_on_loopback_alone(own_redis: Redis
 
 @pytest.mark.parametrize("appendonly", [True, False])
 def test_redis_keeps_its_keys_over_a_crash_if_it_has_a_log(tmp_path: Path, appendonly: bool) -> None:
-    with redis_server(tmp_path, appendonly=appendonly, appendfsync="always") as server:
+    with RedisServer(tmp_path, appendonly=appendonly, appendfsync="always") as server:
         with server.client() as client:
             client.set("a", "1")
         server.kill9()
@@ -66,7 +65,7 @@ def test_a_paused_redis_is_silent_until_it_goes_on(own_redis: RedisServer) -> No
 
 
 def test_a_full_redis_refuses_writes(tmp_path: Path) -> None:
-    with redis_server(tmp_path, maxmemory="3mb") as server, server.client() as client:
+    with RedisServer(tmp_path, maxmemory="3mb") as server, server.client() as client:
         with pytest.raises(redis.OutOfMemoryError):
             for i in range(100):
                 client.set(f"key{i}", "x" * 100_000)
@@ -75,7 +74,7 @@ def test_a_full_redis_refuses_writes(tmp_path: Path) -> None:
 
 def test_redis_over_tls_is_trusted_by_its_authority_alone(tmp_path: Path) -> None:
     ours, other = throwaway_ca(tmp_path / "ours"), throwaway_ca(tmp_path / "other")
-    with redis_server(tmp_path, tls=ours) as server:
+    with RedisServer(tmp_path, tls=ours) as server:
         with server.client() as client:
             assert client.ping()
         with pytest.raises(redis.ConnectionError), server.client(ssl_ca_certs=str(other.ca)) as client:
@@ -100,8 +99,8 @@ def test_rabbitmq_over_tls_is_trusted_by_its_authority_alone(tmp_path: Path) -> 
 
 def test_a_server_dies_with_a_test_run_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time, pathlib; from servers import redis_server\n"
-        "server = redis_server(pathlib.Path(sys.argv[1])); print(server.pid, flush=True); time.sleep(600)"
+        "import sys, time, pathlib; from servers import RedisServer\n"
+        "server = RedisServer(pathlib.Path(sys.argv[1])); print(server.pid, flush=True); time.sleep(600)"
     )
     run = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], cwd=TESTS, stdout=subprocess.PIPE, text=True

@@ -127,6 +127,7 @@ def test_samples_of_an_extension_are_those_of_its_own_spec(
         (IN_FILE, "--samplesfile"),
         (COMMAND, "--samplesfile"),
         (UNIFORM, "merlin.run"),
+        (IN_FILE, "merlin.run"),
     ],
 )
 def test_samples_that_a_file_has_added_stay_with_those_that_the_spec_gives(
@@ -148,10 +149,15 @@ def test_samples_that_a_file_has_added_stay_with_those_that_the_spec_gives(
     assert home.ask("plan", "change.yaml", "--update", study)["is_nothing"]
 
 
-def test_samples_that_new_rows_has_added_stay_when_others_change(home: Home) -> None:
+@pytest.mark.parametrize("how", ["--new-rows", "merlin.run"])
+def test_samples_that_new_rows_has_added_stay_when_others_change(home: Home, how: str) -> None:
     home.write(IN_FILE)
     study = home.run()
-    home.run("--extend", study, "--samplesfile", "more.csv", "--new-rows")
+    if how == "merlin.run":
+        rows = "samples=[[8, 80], [9, 90]], extend=sys.argv[1], new_rows=True"
+        run_python(f"import merlin, sys; merlin.run('change.yaml', {rows})", study, cwd=home.folder)
+    else:
+        home.run("--extend", study, "--samplesfile", "more.csv", how)
     (home.folder / "s.csv").write_text("1,10\n2,25\n3,30\n")
     assert samples_after(home, study) == "1 with other values"
     home.run("--update", study, "--yes")

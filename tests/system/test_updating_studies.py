@@ -224,6 +224,11 @@ def test_what_an_edited_spec_depends_on_is_there_before_anything_runs(home: Home
         for command in words:
             done = home.say(*command, "--update", study)
             assert done.returncode == 2 and told in done.stderr, done.stderr
+    home.write(SPEC.replace(function, 'run: {function: "model:nowhere"'))
+    for dry, code, kind in ((("--dry",), 0, "warning"), ((), 2, "error")):
+        done = home.say(*words[1], "--update", study, *dry)
+        assert done.returncode == code, done.stderr
+        assert kind in done.stderr and "nowhere" in done.stderr
     git = ["git", "-C", str(library), "-c", "user.name=a", "-c", "user.email=a@b"]
     library.mkdir()
     (library / "seven").write_text("7")

@@ -205,6 +205,22 @@ def test_explain_asks_the_scheduler_that_the_jobs_were_submitted_to(answering, c
     assert "1 worker job (1) wait: Priority" in capsys.readouterr().out
 
 
+def test_explain_of_a_spec_knows_the_jobs_of_its_open_study_and_not_those_of_other_specs(answering, capsys):
+    Path("other.yaml").write_text(SPEC.replace("demo study", "demo study two"))
+    assert merlin("workers", "submit", "other.yaml") == 0
+    assert merlin("workers", "stop", "--all") == 0
+    capsys.readouterr()
+    assert merlin("run", "demo.yaml", "--json") == 0
+    workspace = json.loads(capsys.readouterr().out)["workspace"]
+    answering.fail("refuse")
+    assert merlin("workers", "submit", workspace) == 1
+    capsys.readouterr()
+    assert merlin("workers", "explain", "demo.yaml") == 1
+    told = capsys.readouterr().out
+    assert "the last worker job was refused" in told and "Invalid account" in told
+    assert "has ended" not in told
+
+
 def test_logs_are_listed_shown_and_guessed(slurm, capsys):
     logs = Path("merlin_logs")
     logs.mkdir()

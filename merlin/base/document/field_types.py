@@ -64,7 +64,7 @@ def _as_text(value: Any) -> Any:
     return value
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     """A single entry may be written without brackets."""
     return [value] if isinstance(value, str) else value
 
@@ -127,7 +127,7 @@ ResourceAmount = Annotated[
 ResourcePositive = Annotated[
     int | str, _reader(lambda v: to_int(v, 1), tokens=True), _schema(type="integer", minimum=1)
 ]
-TextList = Annotated[tuple[Text, ...], BeforeValidator(_as_list)]
+TextList = Annotated[tuple[Text, ...], BeforeValidator(as_list)]
 ResourceFlag = Annotated[bool | str, _reader(to_bool, tokens=True), _schema(type="boolean")]
 Typed = Annotated[Any, BeforeValidator(typed)]
 

@@ -68,13 +68,11 @@ class Findings(Struct):
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
     """`did you mean 'x'?`, or nothing if no known word is close."""
     choices = list(known)
-    by_lower = {choice.lower(): choice for choice in choices}
     found = difflib.get_close_matches(word, choices, n=1, cutoff=cutoff)
     if not found:
-        found = [
-            by_lower[low]
-            for low in difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=cutoff)
-        ]
+        by_lower = {choice.lower(): choice for choice in choices}
+        lower = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
+        found = [by_lower[each] for each in lower]
     return f"did you mean {found[0]!r}?" if found else ""
 
 

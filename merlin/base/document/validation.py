@@ -158,11 +158,9 @@ def _explained(item: Any) -> tuple[str, str, str]:
     code = "type" if kind.endswith("_type") else "value"
     if kind == "value_error":
         problem = item["ctx"]["error"]
-        return (
-            (str(problem), problem.hint, problem.code)
-            if isinstance(problem, Problem)
-            else (str(problem), "", code)
-        )
+        if isinstance(problem, Problem):
+            return str(problem), problem.hint, problem.code
+        return str(problem), "", code
     if kind in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
         return "must be a mapping (lines of key: value)", f"it is {shown(value)}" if value else "", code
     if kind in ("tuple_type", "list_type"):

@@ -6,6 +6,7 @@ paper it is light.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
 from merlin.base.page.style import CSS
@@ -47,3 +48,14 @@ def cards(facts: list[tuple[str, str]]) -> str:
     """Numbers shown large, each with its label; both are HTML already."""
     words = "".join(f"<div><b>{big}</b><span>{what}</span></div>" for big, what in facts)
     return f'<div class="cards">{words}</div>'
+
+
+def counts_bar(counts: Mapping[str, int], planned: int) -> str:
+    """A bar of outcomes, and planned = ok + failed + …; `counts` by outcome, in the order in which they are shown."""
+    parts = "".join(f'<span class="{o}" style="flex-grow:{num}"></span>' for o, num in counts.items() if num)
+    words = " + ".join(f'<span class="dot {o}"></span>{o} <b>{num:,}</b>' for o, num in counts.items())
+    sign = "=" if planned == sum(counts.values()) else "≠"
+    return (
+        f'<div class="bar" aria-hidden="true">{parts}</div>\n'
+        f'<p class="outcomes">planned <b>{planned:,}</b> {sign} {words}</p>'
+    )

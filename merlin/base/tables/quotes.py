@@ -80,9 +80,7 @@ class Dialect(Struct, frozen=True):
 def _pattern(delimiter: str | None, has_comments: bool) -> re.Pattern[str]:
     comment = "#" if has_comments else ""
     if delimiter is None:
-        return re.compile(
-            rf"\s*(?:{_IN_QUOTES}(?=[\s{comment}]|\Z)|{_OPEN}|(?P<plain>[^\s{comment}]+))",
-        )
+        return re.compile(rf"\s*(?:{_IN_QUOTES}(?=[\s{comment}]|\Z)|{_OPEN}|(?P<plain>[^\s{comment}]+))")
     blanks, ends = " \t".replace(delimiter, ""), f"{delimiter}{comment}"
     return re.compile(rf"[{blanks}]*(?:{_IN_QUOTES}\s*(?=[{ends}]|\Z)|{_OPEN})|(?P<plain>[^{ends}]*)")
 

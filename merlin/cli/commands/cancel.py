@@ -32,21 +32,26 @@ if TYPE_CHECKING:
 @steps_option("--step", "--steps", help="Kill the tasks of these steps only; they count as failed.")
 @json_option
 def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
-    """End the study in WORKSPACE on all workers, and kill what runs of it, batch jobs of its steps included.
+    """End the study in WORKSPACE, and kill what runs of it, batch jobs of its steps included.
 
-    Shows what ran before and what is left; exits with 1 if anything survives. The workers stay, and what has
-    ended stays in the ledger: merlin restart goes on from there.
+    It ends on all workers, or in the command of this machine that runs it. Shows what ran before and what is left;
+    exits with 1 if anything survives. The workers stay, and what has ended stays in the ledger: merlin restart goes
+    on from there.
 
     A WORKSPACE that was deleted or moved is named by the path that it had.
     """
     if not workspace.exists():
         _cancel_removed(workspace, steps, as_json)
-    from merlin.api.cancelling import cancel_on_workers
+    from merlin.api.cancelling import cancel_on_workers, end_runs_here
     from merlin.execution.distributed.control import CancelReport
-    from merlin.views.live import published_members
+    from merlin.views.live import last_on_workers, published_members
+    from merlin.workspace.directory import shown_together
 
     opened = _open(workspace)
-    studies = published_members(opened)
+    opened.plan.check_steps(steps, also={instance.id for instance in opened.plan.instances})
+    ended = [] if steps else end_runs_here(shown_together(opened))
+    # of a study that has ended on workers, chunks may have survived
+    studies = published_members(opened) or ([] if ended else last_on_workers(opened))
     reports, troubles = list[CancelReport](), list[ExecutionError]()
     for study in studies:
         try:
@@ -58,9 +63,10 @@ def cancel(workspace: Path, steps: tuple[str, ...], as_json: bool) -> None:
     num_jobs = sum(report.num_jobs for report in reports)
     before = [chunk for report in reports for chunk in report.before]
     after = [chunk for report in reports for chunk in report.after]
-    _show(opened.path, before, after, num_jobs, as_json)
+    if as_json or studies:
+        _show(opened.path, before, after, num_jobs, as_json, runs=ended)
     if not as_json:
-        _conclude(opened, studies, steps, after)
+        _conclude(opened, [*ended, *studies], steps, after)
     sys.exit(1 if after else 0)
 
 
@@ -84,11 +90,19 @@ def _cancel_removed(path: Path, steps: tuple[str, ...], as_json: bool) -> NoRetu
 
 
 def _show(
-    path: Path, before: Sequence[LiveChunk], after: Sequence[LiveChunk], num_jobs: int, as_json: bool
+    path: Path,
+    before: Sequence[LiveChunk],
+    after: Sequence[LiveChunk],
+    num_jobs: int,
+    as_json: bool,
+    *,
+    runs: Sequence[Workspace] = (),
 ) -> None:
+    """Print what ran before and what is left; `runs` are those that commands of this machine had."""
     if as_json:
         facts = {"before": before, "after": after, "survivors": len(after), "batch_jobs": num_jobs}
-        print_json({"workspace": path, **facts, "exit_code": 1 if after else 0})
+        ended = [study.path for study in runs]
+        print_json({"workspace": path, **facts, "ended_runs": ended, "exit_code": 1 if after else 0})
         return
     if num_jobs:
         print(f"cancelled {count(num_jobs, 'batch job')}")
@@ -115,7 +129,9 @@ def _conclude(
     from merlin.status.snapshot import take_snapshot
 
     what = f"step {', '.join(steps)}" if steps else "the study"
-    if not steps and not any(take_snapshot(study).totals.missing for study in studies):
+    if not studies:
+        print(f"{opened.path} does not run; there is nothing to cancel")
+    elif not steps and not any(take_snapshot(study).totals.missing for study in studies):
         print(f"every task of {opened.path} had ended already; there was nothing to cancel")
     elif after:
         remark(f"not all of {what} has ended; look at these hosts, then cancel again")

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from merlin.cli.options import EXISTING, FILE, json_option, with_options
-from merlin.cli.output import flush, print_json, remark
+from merlin.cli.output import print_json, remark
 from merlin.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from merlin.config.model import Config, Endpoint
 
-_TITLES = {"broker": "broker", "results_backend": "results backend"}
 
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 @click.option("-t", "--test", "for_test", is_flag=True, hidden=True)
 @click.pass_context
 def config(context: click.Context, for_test: bool) -> None:
@@ -81,7 +79,12 @@ _server_options = with_options(
     click.option("-u", "--username", metavar="NAME", help="User name on the server."),
     click.option("--pf", "--password-file", "password_file", metavar="FILE", help="File with the password."),
     click.option("-s", "--server", metavar="HOST", help="Host name of the server."),
-    click.option("-p", "--port", type=click.IntRange(1, 65535), help="Port of the server."),
+    click.option(
+        "-p",
+        "--port",
+        type=click.IntRange(1, 65535),
+        help="Port of the server [default for another type: its usual one].",
+    ),
     click.option("-d", "--db-num", type=click.IntRange(min=0), help="Number of the database (Redis)."),
     click.option("--tls/--no-tls", default=True, show_default=True, help="Encrypt the connection."),
     click.option(
@@ -124,7 +127,7 @@ def _update(block: str, kind: str, options: dict[str, Any]) -> None:
     path: Path = options.pop("path") or default_config_path(os.environ)
     path = path.absolute()
     update_block(path, block, _values(kind, options))
-    print(f"{path}: {_TITLES[block]} changed")
+    print(f"{path}: {block.replace('_', ' ')} changed")
     try:
         load_config(path)
     except ConfigError as error:
@@ -266,5 +269,4 @@ def check(as_json: bool) -> None:
             print(f"{reach.detail}:{version}" if version else reach.detail)
             if reach.hint:
                 print(f"    {reach.hint}")
-    flush()
     sys.exit(0 if all(reach.ok for _, reach in reached) else 1)

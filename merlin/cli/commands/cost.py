@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from merlin.views.cost import StepCost, StudyCost
 
 
-@click.command(short_help="Show the core-hours of a study by step, and those that were of no use.")
+@click.command()
 @spec_or_workspace_argument
 @click.option("--rate", type=click.FloatRange(min=0), metavar="PRICE", help="Of a core-hour, for prices.")
 @json_option

@@ -42,7 +42,6 @@ def doctor(directory: Path, as_json: bool) -> None:
     else:
         warnings = count(num["warning"], "warning") if num["warning"] else "no warnings"
         print(f"\n{num['broken'] or 'nothing is'} broken, {warnings}")
-    flush()
     sys.exit(1 if num["broken"] else 0)
 
 

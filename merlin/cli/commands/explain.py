@@ -10,7 +10,7 @@ import click
 from merlin.cli.options import json_option, spec_or_workspace_argument
 
 
-@click.command(short_help="Say why something does not run, and what to do about it.")
+@click.command()
 @spec_or_workspace_argument
 @click.argument("what", required=False, default="", metavar="[STEP|SAMPLE|WORKER]")
 @json_option

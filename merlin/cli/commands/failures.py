@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from merlin.base.text import count, percent, printable
+from merlin.base.text import count, printable
 from merlin.cli.argv import ManyCommand
-from merlin.cli.options import (
-    json_option,
-    rerun_options,
-    spec_or_workspace_argument,
-    steps_option,
-)
-from merlin.cli.output import print_json
+from merlin.cli.options import json_option, rerun_options, spec_or_workspace_argument, steps_option
+from merlin.cli.output import local_time, print_json
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
     from merlin.status.failures import FailureGroup
-    from merlin.status.input_ranges import InputRange
     from merlin.workspace.directory import Workspace
 
 
@@ -86,13 +79,14 @@ def _groups(workspace: Workspace, steps: tuple[str, ...], wanted: tuple[str, ...
 
 
 def _show(group: FailureGroup) -> None:
-    from merlin.cli.advice import shown_inputs
+    from merlin.cli.advice import shown_inputs, shown_range
+    from merlin.ledger.signature import normalise
 
     where = f" in {group.extension}" if group.extension else ""
     print(f"{group.step}: {count(group.count, 'task')} failed{where}, {group.exit_class}   [{group.id}]")
     if group.cause:
         print(f"  cause    {printable(group.cause)}")
-    if group.signature not in ("", group.cause):
+    if group.signature not in ("", normalise(group.cause)):
         print(f"  message  {printable(group.signature)}")
     print(f"  when     {_when(group.first, group.last)}")
     print(f"  hosts    {', '.join(group.hosts)}")
@@ -110,15 +104,5 @@ def _show(group: FailureGroup) -> None:
 
 
 def _when(first: float, last: float) -> str:
-    begin, end = (datetime.fromtimestamp(t).strftime("%Y-%m-%d %H:%M:%S") for t in (first, last))
+    begin, end = local_time(first), local_time(last)
     return begin if begin == end else f"{begin} to {end[11:] if begin[:10] == end[:10] else end}"
-
-
-def shown_range(found: InputRange) -> str:
-    """ "X0 in [0.8, 1]: 45% of the tasks fail so, elsewhere 0.2% (p = 3e-12)"."""
-    p = f"p = {found.p:.0e}" if found.p > 1e-99 else "p < 1e-99"
-    values = f"in [{found.low:.4g}, {found.high:.4g}]" if found.low != found.high else f"= {found.low:.6g}"
-    return (
-        f"{found.input} {values}: {percent(found.rate_inside, 1.0)}% of the tasks fail so, "
-        f"elsewhere {percent(found.rate_outside, 1.0)}% ({p})"
-    )

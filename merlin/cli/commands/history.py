@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from merlin.workspace.revisions import RevisionNote, StepNote
 
 
-@click.command(short_help="Show the revisions of a study that was updated; go back by one.")
+@click.command()
 @spec_or_workspace_argument
 @click.option("--undo", is_flag=True, help="Go back to the revision that the present one was made from.")
 @json_option

@@ -18,7 +18,7 @@ from merlin.cli.output import check_dump
     type=EXISTING_FOLDER,
     multiple=True,
     metavar="DIR",
-    help="Only the studies in DIR; may repeat.",
+    help="Only the studies directly in DIR; may repeat.",
 )
 @number_option("--newest", "N", "Only the N newest.")
 @click.option("--size", "with_size", is_flag=True, help="How much disk each takes; looks at every file.")

@@ -25,7 +25,7 @@ class SampleId(click.IntRange):
             ) from None
 
 
-@click.command(cls=ManyCommand, short_help="Show what tasks have printed: a sample's, or all that failed.")
+@click.command(cls=ManyCommand)
 @spec_or_workspace_argument
 @click.argument("sample", type=SampleId(min=0), required=False)
 @click.option("--failed", is_flag=True, help="Of all tasks that have failed.")

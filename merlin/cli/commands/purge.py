@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from merlin.cli.options import (
     task_server_option,
     vars_option,
 )
-from merlin.cli.output import print_json, remark
+from merlin.cli.output import can_ask, print_json, remark
 from merlin.errors import StudyGoneError, UsageError, WorkspaceError, command_line
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def _confirm(config: Config, queues: Sequence[str], studies: Sequence[StudyInfo]
     """Ask on a terminal. Raises UsageError elsewhere, click.Abort for no."""
     from merlin.execution.distributed.queues import queue_depths
 
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not can_ask():
         raise UsageError("purge asks before it removes anything, and nobody can answer here; add --force")
     messages = count(sum(info.depth for info in queue_depths(config, queues).values()), "message")
     for study in studies:

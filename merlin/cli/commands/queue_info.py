@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from merlin.cli.options import (
     task_server_option,
     vars_option,
 )
-from merlin.cli.output import check_dump, csv_text, print_json, print_table, remark
+from merlin.cli.output import check_dump, csv_text, local_time, print_json, print_table, remark
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ def append_dump(path: Path, found: Mapping[str, QueueInfo], *, moment: str = "")
     """
     from merlin.cli.status_dump import NO_DUMP, add_to_dump
 
-    moment = moment or datetime.now().strftime("%Y-%m-%d %H:%M:%S")
     if path.suffix == ".json":
         document = {n: {"tasks": i.depth, "consumers": i.consumers} for n, i in found.items()}
         add_to_dump(path, (), document, moment=moment)
@@ -111,7 +110,7 @@ def append_dump(path: Path, found: Mapping[str, QueueInfo], *, moment: str = "")
                 rows = [dict(old) for old in csv.DictReader(file)]
         except (ValueError, csv.Error) as error:
             raise UsageError(NO_DUMP.format(path)) from error
-    row: dict[str, object] = {"time": moment}
+    row: dict[str, object] = {"time": moment or local_time(time.time())}
     for name, info in found.items():
         row |= {f"{name}:tasks": info.depth, f"{name}:consumers": info.consumers}
     write_text(path, csv_text([*rows, row]))

@@ -7,12 +7,10 @@ from pathlib import Path
 import click
 
 from merlin.base.text import size
-from merlin.cli.argv import ManyCommand
 from merlin.cli.options import FILE, out_option, spec_or_workspace_argument
-from merlin.cli.output import is_terminal
 
 
-@click.command(cls=ManyCommand)
+@click.command()
 @spec_or_workspace_argument
 @out_option(FILE, "File to write.", default=Path("report.html"), show_default=True)
 @click.option("--no-pictures", is_flag=True, help="Leave out the pictures of data sets and trained models.")
@@ -22,15 +20,11 @@ def report(spec_or_workspace: Path, out: Path, no_pictures: bool) -> None:
     It says what was run, what became of every task, how the work went, why tasks failed, what it cost, what is in the
     data sets, how good the trained models are, and how to run it again. The study may still run.
     """
+    from merlin.cli.display import spinner
     from merlin.cli.find import find_workspace
     from merlin.report.page import write_report
 
     workspace = find_workspace(spec_or_workspace)
-    if is_terminal():
-        from rich.console import Console
-
-        with Console(stderr=True).status("ledger") as status:
-            written = write_report(workspace, out, pictures=not no_pictures, on_step=status.update)
-    else:
-        written = write_report(workspace, out, pictures=not no_pictures)
+    with spinner("ledger") as on_step:
+        written = write_report(workspace, out, pictures=not no_pictures, on_step=on_step)
     print(f"{written}  {size(written.stat().st_size)}")

@@ -13,7 +13,7 @@ from merlin.cli.options import json_option, rerun_options, spec_or_workspace_arg
 from merlin.errors import UsageError
 
 
-@click.command(cls=ManyCommand, short_help="Run tasks again that you choose, and all that depends on them.")
+@click.command(cls=ManyCommand)
 @spec_or_workspace_argument
 @click.option("--where", default="", metavar="SQL", help="A condition over the view tasks of merlin sql.")
 @click.option("--failed", is_flag=True, help="Tasks that have failed.")

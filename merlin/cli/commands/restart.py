@@ -52,7 +52,7 @@ def restart(
     stay as they are unless --failed is given. With a broker the missing tasks are published for workers, as merlin
     run does it; without, or with --local, they run here. Exit codes as for merlin run.
     """
-    from merlin.api.left_to_run import refuse_changed_samples, with_work
+    from merlin.api.left_to_run import refuse_changed_samples, refuse_failed_before, with_work
     from merlin.cli.publishing import broker_for
     from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions
@@ -75,6 +75,8 @@ def restart(
     again = Again(failed=failed, steps=steps or None)
     studies = with_work(opened, again)
     refuse_changed_samples(studies)
+    if not again:
+        refuse_failed_before(studies, limit)
     options = RunOptions(workers=num_workers, again=again, max_failures=limit)
     works = [Work(study=study, options=options) for study in studies]
     sys.exit(told(run_works(works, config, as_json=as_json), as_json=as_json))

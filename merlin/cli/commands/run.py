@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +93,10 @@ def run(
     if scales:
         _check_scaling(loaded, config, is_update=updated is not None)
     if updated is not None:
-        update |= {"is_dry": is_dry, "num_workers": num_workers, "as_json": as_json}
-        sys.exit(_update(loaded, options, updated, config, update))
+        from merlin.cli.updating import Manner, run_update
+
+        manner = Manner(is_dry=is_dry, num_workers=num_workers, as_json=as_json, **update)
+        sys.exit(run_update(loaded, options, updated, config, manner))
     workspace = (
         _new_study(loaded, options, is_moved="OUTPUT_PATH" in variables)
         if study is None
@@ -103,7 +104,9 @@ def run(
     )
     warn(study_warnings(loaded, workspace, is_dry=is_dry))
     if is_dry:
-        sys.exit(_write_scripts(workspace, as_json=as_json))
+        from merlin.cli.dry import write_scripts
+
+        sys.exit(write_scripts(workspace, as_json=as_json))
     ways = _ways_to_start(spec, assignments, workspace, loaded)
     sys.exit(_carry_out(workspace, config, num_workers, ways, as_json, scales))
 
@@ -143,24 +146,10 @@ def _variables(assignments: tuple[str, ...], output: Path | None) -> dict[str, s
     return {**parse_assignments(assignments), **place}
 
 
-def _update(
-    spec: Spec, options: StudyOptions, study: Path, config: Config | None, how: Mapping[str, Any]
-) -> int:
-    from merlin.cli.updating import Manner, run_update
-
-    return run_update(spec, options, study, config, Manner(**how))
-
-
 def _extension(spec: Spec, options: StudyOptions, study: Path, *, only_new: bool, as_json: bool) -> Workspace:
     from merlin.cli.extending import extend
 
     return extend(spec, options, study, only_new=only_new, as_json=as_json)
-
-
-def _write_scripts(workspace: Workspace, *, as_json: bool) -> int:
-    from merlin.cli.dry import write_scripts
-
-    return write_scripts(workspace, as_json=as_json)
 
 
 def _ways_to_start(

@@ -12,7 +12,7 @@ import click
 
 from merlin.base.text import count, duration, size
 from merlin.cli.options import AT_LEAST_ONE, FOLDER, json_option, with_options
-from merlin.cli.output import flush, plain, print_json, remark
+from merlin.cli.output import plain, print_json, remark
 from merlin.errors import ConfigError, UsageError, command_line
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ place_options = with_options(
 image_option = click.option("--image", metavar="NAME", help="The image of a container engine.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def server() -> None:
     """Run a private Redis: loopback, random port and password, nothing to install as root.
 
@@ -164,7 +164,6 @@ def status(folder: Path, as_json: bool) -> None:
             print(f"  up {duration(found.uptime_s)}, {size(found.used_memory_bytes or 0)}, {clients}")
         if found.detail:
             print(f"  {found.detail}")
-    flush()
     sys.exit(0 if found.state == "running" else 1)
 
 

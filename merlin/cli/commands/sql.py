@@ -11,7 +11,7 @@ from merlin.cli.options import csv_option, json_option, spec_or_workspace_argume
 from merlin.cli.output import print_answer, remark
 
 
-@click.command(short_help="Ask a study anything, in SQL.")
+@click.command()
 @spec_or_workspace_argument
 @click.argument("query")
 @json_option

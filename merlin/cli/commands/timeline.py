@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
 
 
-@click.command(short_help="Write who ran what when, for Perfetto, Chrome or OpenTelemetry.")
+@click.command()
 @spec_or_workspace_argument
 @click.option(
     "-o", "--out", type=FILE, metavar="FILE", help="A trace for Perfetto or Chrome: .json or .json.gz."

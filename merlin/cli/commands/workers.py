@@ -13,9 +13,11 @@ from merlin.cli.options import (
     json_option,
     number_option,
     parse_assignments,
+    scheduler_option,
     spec_or_workspace_argument,
     steps_option,
     vars_option,
+    worker_args_option,
     worker_filters,
 )
 
@@ -25,9 +27,7 @@ QUIET_LEVEL = "ERROR"
 @click.command(cls=ManyCommand)
 @spec_or_workspace_argument
 @click.option("--echo", is_flag=True, help="Print the command lines, start nothing.")
-@click.option(
-    "--worker-args", default="", metavar='"ARGS"', help='For the Celery workers, e.g. "--concurrency 4".'
-)
+@worker_args_option
 @steps_option("--steps", help="Only workers, and queues, of these steps.")
 @vars_option
 @click.option("--disable-logs", is_flag=True, help="Log errors only.")
@@ -38,7 +38,7 @@ QUIET_LEVEL = "ERROR"
     help="They end when no open study has work for them, as in an allocation.",
 )
 @number_option("--nodes", "N", "On so many nodes of the allocation, instead of the spec's number.")
-@click.option("--scheduler", default="", metavar="NAME", help="Instead of the spec's batch.type, e.g. slurm.")
+@scheduler_option
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
     help="How long to wait until the workers have reported.",

@@ -139,7 +139,6 @@ class _Fish(_Completes, FishComplete):
 
 
 _CLASSES: dict[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
-SHELLS = tuple(_CLASSES)
 
 
 def register() -> None:

@@ -43,9 +43,8 @@ class WatchApp(FollowingApp):
             for number in (signal.SIGTERM, signal.SIGHUP):  # leave the terminal as it was
                 end = partial(self.exit, return_code=128 + number)
                 asyncio.get_running_loop().add_signal_handler(number, end)
-        if (
-            "NO_COLOR" not in os.environ
-        ):  # the filter that takes colours away does not know the terminal's own
+        # the filter that takes colours away does not know the terminal's own
+        if "NO_COLOR" not in os.environ:
             self.theme = next((name for name in THEMES if name in self.available_themes), self.theme)
         self.push_screen(StudyScreen())
         self.follow()

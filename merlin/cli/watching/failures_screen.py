@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import DataTable, Footer
 
 from merlin.base.text import count, printable
+from merlin.cli.advice import shown_range
 from merlin.cli.watching import words
 from merlin.cli.watching.cells import cell
-from merlin.cli.watching.followed import FollowingApp, OpenTask
+from merlin.cli.watching.followed import OpenTask, ReadingScreen
 from merlin.cli.watching.line import Line
 from merlin.cli.watching.table import LiveTable
-from merlin.errors import MerlinError
 from merlin.status.failures import Example, FailureGroup, group_failures
 from merlin.workspace.directory import open_workspace, shown_together
 
@@ -29,7 +29,7 @@ REFRESH_S = 5.0
 TAIL_LINES = 5
 
 
-class FailuresScreen(Screen[None]):
+class FailuresScreen(ReadingScreen):
     """Choose a cause, and then one of its examples to see the log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -43,8 +43,6 @@ class FailuresScreen(Screen[None]):
     #tail { height: auto; max-height: 6; border-top: solid; }
     #examples { height: auto; max-height: 5; }
     """
-
-    app: FollowingApp
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,17 +65,11 @@ class FailuresScreen(Screen[None]):
     def _load(self) -> None:
         num = self.app.seen.page.num_failures if self.app.seen is not None else 0
         if self.is_current and num != self._num:
-            self.run_worker(lambda: self._read(num), thread=True, exclusive=True, group="failures")
+            self.read(self._now, partial(self._show, num), self.query_one("#what", Line))
 
-    def _read(self, num: int) -> None:
-        """Read the ledger in a thread, and hand the result to the screen."""
-        try:
-            studies = shown_together(open_workspace(self.app.view.path))
-            groups = [group for study in studies for group in group_failures(study)]
-        except MerlinError as error:
-            self.app.call_from_thread(self.query_one("#what", Line).say, cell(str(error), "red"))
-            return
-        self.app.call_from_thread(self._show, num, groups)
+    def _now(self) -> list[FailureGroup]:
+        studies = shown_together(open_workspace(self.app.view.path))
+        return [group for study in studies for group in group_failures(study)]
 
     def _show(self, num: int, groups: list[FailureGroup]) -> None:
         self._num = num
@@ -99,7 +91,7 @@ class FailuresScreen(Screen[None]):
     def _show_chosen(self) -> None:
         group = self._groups.get(self.query_one("#groups", LiveTable).chosen or "")
         said = "" if group is None else words.tail_of(group.log_tail or group.cause, TAIL_LINES)
-        more = "" if group is None else "; ".join(map(str, group.ranges))
+        more = "" if group is None else "; ".join(map(shown_range, group.ranges))
         self.query_one("#tail", Line).say("\n".join(part for part in (said, printable(more)) if part))
         examples = {} if group is None else {_key(group, e): _example(group, e) for e in group.examples}
         self.query_one("#examples", LiveTable).show(examples)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from msgspec import Struct
 from textual.app import App
 from textual.message import Message
+from textual.screen import Screen
 
+from merlin.cli.watching.cells import cell
+from merlin.cli.watching.line import Line
 from merlin.errors import MerlinError
 from merlin.views.study_page import StudyPage, StudyView
 
 LOOK_S = 1.0
+
+T = TypeVar("T")
 
 
 class Seen(Struct, frozen=True, kw_only=True):
@@ -76,3 +84,22 @@ class FollowingApp(App[None]):
     def _take(self, seen: Seen) -> None:
         self.seen, self._is_looking = seen, False
         self.show(seen)
+
+
+class ReadingScreen(Screen[None]):
+    """A screen that reads the study in a thread: a large ledger takes a while."""
+
+    app: FollowingApp
+
+    def read(self, ask: Callable[[], T], show: Callable[[T], None], said: Line) -> None:
+        """Call `ask` in a thread, and `show` with its answer; if there is none, `said` says why."""
+
+        def run() -> None:
+            try:
+                answer = ask()
+            except MerlinError as error:
+                self.app.call_from_thread(said.say, cell(str(error), "red"))
+                return
+            self.app.call_from_thread(show, answer)
+
+        self.run_worker(run, thread=True, exclusive=True, group="read")

@@ -84,7 +84,7 @@ class StudyScreen(Screen[None]):
         self.query_one("#head", Line).say(pieces(_head(page)))
         self.query_one("#numbers", Line).say(cell(words.reconciled(page.totals)))
         why = self.query_one("#why", Line)
-        reasons = [page.state_reason, *(step for step in map(str, page.step_jobs)), *page.notes]
+        reasons = [page.state_reason, *map(str, page.step_jobs), *page.notes]
         why.say(printable("\n".join(reason for reason in reasons if reason)))
         why.display = any(reasons)
         self.query_one("#steps", LiveTable).show({step.step: self._step(step, page) for step in page.steps})
@@ -139,11 +139,9 @@ class StudyScreen(Screen[None]):
         if event.data_table.id == "steps":
             self.post_message(OpenTasks(key))
             return
-        page = self.app.seen.page if self.app.seen is not None else None
-        worker = next((w for w in page.workers if w.name == key), None) if page is not None else None
-        running = (
-            next((chunk for chunk in worker.running if chunk.step), None) if worker is not None else None
-        )
+        workers = self.app.seen.page.workers if self.app.seen is not None else ()
+        chunks = (chunk for worker in workers if worker.name == key for chunk in worker.running if chunk.step)
+        running = next(chunks, None)
         if running is None:
             self.notify("nobody knows what it runs now", timeout=3)
         else:

@@ -51,11 +51,7 @@ class LiveTable(DataTable[Any]):
         for key, cells in rows.items():
             self.add_row(*cells, key=key)
         keys = list(rows)
-        self.move_cursor(
-            row=keys.index(chosen)
-            if chosen is not None and chosen in rows
-            else min(row, max(0, len(keys) - 1))
-        )
+        self.move_cursor(row=keys.index(chosen) if chosen in keys else min(row, max(0, len(keys) - 1)))
 
     @property
     def chosen(self) -> str | None:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from merlin.base.text import printable, short_name, size
 from merlin.cli.outcome_bar import COLOURS
 from merlin.cli.watching import words
-from merlin.cli.watching.cells import cell, pieces
-from merlin.cli.watching.followed import FollowingApp
+from merlin.cli.watching.cells import pieces
+from merlin.cli.watching.followed import ReadingScreen
 from merlin.cli.watching.line import Line
-from merlin.errors import MerlinError
 from merlin.views.task_files import FilePart, TaskFile, read_file
 from merlin.views.task_page import OneTask, task_page
 
@@ -25,7 +24,7 @@ REFRESH_S = 1.0
 MAX_INPUTS = 12
 
 
-class TaskScreen(Screen[None]):
+class TaskScreen(ReadingScreen):
     """A log is followed while the task runs, unless one has scrolled up."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -43,8 +42,6 @@ class TaskScreen(Screen[None]):
     #text { height: 1fr; border-top: solid; }
     #log { width: auto; min-width: 100%; }
     """
-
-    app: FollowingApp
 
     def __init__(self, instance: str, task: int) -> None:
         super().__init__()
@@ -68,31 +65,23 @@ class TaskScreen(Screen[None]):
 
     def _load(self) -> None:
         if self.is_current:
-            wanted = self._instance, self._number, self._file
-            self.run_worker(lambda: self._read(*wanted), thread=True, exclusive=True, group="task")
+            task = self._instance, self._number
+            ask = partial(self._look, *task, self._file)
+            self.read(ask, partial(self._show, task), self.query_one("#facts", Line))
 
-    def _read(self, instance: str, task: int, file: str) -> None:
-        """Read the task and a part of its file in a thread, and hand the result to the screen."""
-        try:
-            found = task_page(self.app.view, instance, task)
-            names = [each.name for each in found.files]
-            chosen = file if file in names else _best(found)
-            part = (
-                read_file(self.app.view, instance, task, chosen, -SHOWN_BYTES, SHOWN_BYTES)
-                if chosen
-                else None
-            )
-        except MerlinError as error:
-            self.app.call_from_thread(self._show_error, str(error))
+    def _look(self, instance: str, task: int, file: str) -> tuple[OneTask, FilePart | None]:
+        """The task, and the end of one of its files."""
+        found = task_page(self.app.view, instance, task)
+        names = [each.name for each in found.files]
+        chosen = file if file in names else _best(found)
+        if not chosen:
+            return found, None
+        return found, read_file(self.app.view, instance, task, chosen, -SHOWN_BYTES, SHOWN_BYTES)
+
+    def _show(self, task: tuple[str, int], seen: tuple[OneTask, FilePart | None]) -> None:
+        if task != (self._instance, self._number):
             return
-        self.app.call_from_thread(self._show, instance, task, found, part)
-
-    def _show_error(self, text: str) -> None:
-        self.query_one("#facts", Line).say(cell(text, "red"))
-
-    def _show(self, instance: str, task: int, found: OneTask, part: FilePart | None) -> None:
-        if (instance, task) != (self._instance, self._number):
-            return
+        found, part = seen
         self._found = found
         self.query_one("#facts", Line).say(pieces(_facts(found)))
         inputs = [f"{name}={value}" for name, value in found.inputs.items()]

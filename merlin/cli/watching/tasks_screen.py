@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input
 
 from merlin.base.text import short_name
 from merlin.cli.watching.cells import cell, pieces
-from merlin.cli.watching.followed import FollowingApp, OpenTask
+from merlin.cli.watching.followed import OpenTask, ReadingScreen
 from merlin.cli.watching.line import Line
 from merlin.cli.watching.table import LiveTable
-from merlin.errors import MerlinError
 from merlin.views.task_list import TaskPage, tasks
 
 if TYPE_CHECKING:
@@ -29,16 +27,7 @@ _COLOURS = {"FINISHED": "green", "FAILED": "red", "CANCELLED": "yellow", "DRY_RU
 REFRESH_S = 2.0
 
 
-class _Wanted(Struct, frozen=True, kw_only=True):
-    """What is to be shown."""
-
-    outcome: str
-    after: int
-    limit: int
-    sample: int | None
-
-
-class TasksScreen(Screen[None]):
+class TasksScreen(ReadingScreen):
     """Choose a task to see its files."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,8 +43,6 @@ class TasksScreen(Screen[None]):
     #tasks { height: 1fr; }
     #sample { display: none; height: 3; }
     """
-
-    app: FollowingApp
 
     def __init__(self, step: str) -> None:
         super().__init__()
@@ -83,30 +70,20 @@ class TasksScreen(Screen[None]):
         if not self.is_current:
             return
         limit = max(5, min(200, self.query_one("#tasks").size.height - 1))
-        wanted = _Wanted(outcome=self._outcome, after=self._after, limit=limit, sample=self._sample)
-        self.run_worker(lambda: self._read(wanted), thread=True, exclusive=True, group="tasks")
+        wanted = self._outcome, self._after, self._sample
+        ask = partial(
+            tasks,
+            self.app.view,
+            self._step,
+            self._outcome,
+            after=self._after,
+            limit=limit,
+            sample=self._sample,
+        )
+        self.read(ask, partial(self._show, wanted), self.query_one("#what", Line))
 
-    def _read(self, wanted: _Wanted) -> None:
-        """Read the ledger in a thread, and hand the result to the screen."""
-        try:
-            page = tasks(
-                self.app.view,
-                self._step,
-                wanted.outcome,
-                after=wanted.after,
-                limit=wanted.limit,
-                sample=wanted.sample,
-            )
-        except MerlinError as error:
-            self.app.call_from_thread(self._show_error, str(error))
-            return
-        self.app.call_from_thread(self._show, wanted, page)
-
-    def _show_error(self, text: str) -> None:
-        self.query_one("#what", Line).say(cell(text, "red"))
-
-    def _show(self, wanted: _Wanted, page: TaskPage) -> None:
-        if wanted.outcome != self._outcome or wanted.after != self._after or wanted.sample != self._sample:
+    def _show(self, wanted: tuple[str, int, int | None], page: TaskPage) -> None:
+        if wanted != (self._outcome, self._after, self._sample):
             return  # another page was asked for meanwhile
         self._page = page
         what = f"tasks of {self._step}" if self._step else "all tasks"

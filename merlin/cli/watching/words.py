@@ -56,7 +56,7 @@ def _resampled(values: Sequence[float], width: int) -> list[float]:
 
 
 def pace_line(values: Sequence[float], width_s: float) -> str:
-    """ "throughput: 31/s now, at most 45/s, over 12 min 05 s"; `values`: tasks per interval of `width_s`."""
+    """ "throughput: at most 45/s, over 12 min 05 s"; `values`: tasks per interval of `width_s`."""
     if not values:
         return "throughput: no task has ended yet"
     best = rate(max(values) / width_s) or "0/s"

@@ -20,9 +20,7 @@ POLLS_PER_MINUTE = 3.0  # of them questions about all jobs
 SETTLED_S = 60.0  # between two questions while workers report from every job
 STARTING_S = 15.0  # a job is not asked about so soon after its submission
 MAX_REFUSED = 3  # submissions in a row
-REFUSED_S = (
-    60.0  # before the next submission after one that was refused; twice as long after each further one
-)
+REFUSED_S = 60.0  # before the next submission after a refused one; twice as long after each further one
 MOST_REFUSED_S = 900.0
 TOLD_S = 60.0  # for the workers of a job to finish; then it is cancelled
 WINDOW_S = 20.0  # in which the rate is measured
@@ -263,10 +261,8 @@ class Autoscaler:
                 tracked.has_worked, self._num_fruitless = True, 0
 
     def _lives_in(self, worker: WorkerInfo, tracked: Tracked) -> bool:
-        return bool(tracked.record.id) and (worker.scheduler, worker.job) == (
-            self._client.scheduler.system,
-            tracked.record.id,
-        )
+        record = tracked.record
+        return bool(record.id) and worker.allocation == (self._client.scheduler.system, record.id)
 
     # ------------------------------------------------------------------ deciding
 
@@ -380,7 +376,7 @@ def _slots(workers: Iterable[WorkerInfo]) -> dict[tuple[str, str], int]:
     """How many tasks the workers run at once, by job and node; at most the number of the node's cores."""
     found: dict[tuple[str, str], list[WorkerInfo]] = {}
     for worker in workers:
-        found.setdefault((worker.job, worker.node or worker.host), []).append(worker)
+        found.setdefault((worker.job, worker.place), []).append(worker)
     slots = {}
     for place, there in found.items():
         wanted, cores = sum(worker.concurrency for worker in there), max(worker.cores for worker in there)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from merlin.base.locks import LockTaken, locked
 from merlin.batch.autoscale import Finish, Move, Wait
@@ -33,8 +34,7 @@ class Decision(Struct, frozen=True):
 
     def to_line(self) -> str:
         """One line of JSON, as in the file of decisions."""
-        facts = {name: getattr(self.move, name) for name in self.move.__struct_fields__}
-        return json.dumps({"time": self.time, "move": type(self.move).__name__.lower(), **facts})
+        return json.dumps({"time": self.time, "move": type(self.move).__name__.lower(), **asdict(self.move)})
 
 
 class Diary:

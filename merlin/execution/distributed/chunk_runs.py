@@ -35,9 +35,8 @@ MAX_FAILED_STARTS = 5  # processes in a row that end by themselves at their star
 class ChunkRuns:
     """The running chunks of one worker. Its threads call `run`; other threads interrupt."""
 
-    def __init__(self, name: str, pool: WorkerPool, leaving: Leaving, key: bytes, node: str = "") -> None:
-        self._node = node
-        self._name, self._pool, self._leaving, self._key = name, pool, leaving, key
+    def __init__(self, name: str, pool: WorkerPool, leaving: Leaving, key: bytes, node: str) -> None:
+        self._name, self._pool, self._leaving, self._key, self._node = name, pool, leaving, key, node
         self._lock = threading.Lock()
         self._runs: set[ChunkRun] = set()
         self._num_failed_starts = 0  # in a row
@@ -145,8 +144,7 @@ class ChunkRuns:
         process, kill_at = run.process, math.inf
         stop_sent = False
         while True:
-            left_s = max(0.0, kill_at - time.monotonic())
-            has_ended = run.wait(None if kill_at == math.inf else left_s)
+            has_ended = run.wait(None if kill_at == math.inf else kill_at - time.monotonic())
             if run.is_void:
                 process.kill()
                 return None
@@ -164,24 +162,18 @@ class ChunkRuns:
                 return None
             if has_ended:
                 return None
-            if run.error or process.crash or process.channel.is_closed:
+            if process.error or process.crash or process.channel.is_closed:
                 kill_at = min(kill_at, time.monotonic() + ENDING_S)
             if time.monotonic() >= kill_at:
                 process.kill()
                 kill_at = time.monotonic() + REAP_S
 
     def _on_message(self, run: ChunkRun, message: wire.Message) -> None:
-        match message:
-            case wire.Ready():
-                run.process.is_ready, self._num_failed_starts = True, 0
-            case wire.Progress(ended, failed):
-                run.process.ended, run.process.failed = ended, failed
-            case wire.Commit():
-                run.process.channel.send(wire.Go() if self._may_commit(run) else wire.Void())
-            case wire.Error(why):
-                run.error = why
-            case wire.Crash(why):
-                run.process.crash = why
+        run.process.note(message)
+        if isinstance(message, wire.Ready):
+            self._num_failed_starts = 0
+        elif isinstance(message, wire.Commit):
+            run.process.channel.send(wire.Go() if self._may_commit(run) else wire.Void())
 
     def _may_commit(self, run: ChunkRun) -> bool:
         """Return whether the lease is still held. Waits while Redis does not answer."""
@@ -220,13 +212,12 @@ class ChunkRuns:
             reap(process)
             log.warning("%s were taken over by another worker, or their study has ended", described(chunk))
             return
-        how = process.describe_exit()
-        died = process.crash or how
+        died = process.describe_exit()
         process.kill()  # the rest of its session
         process.close()
-        failed_at_start = not (run.error or run.is_interrupted or process.is_ready)
-        if run.error:
-            log.error("%s", run.error)
+        failed_at_start = not (process.error or run.is_interrupted or process.is_ready)
+        if process.error:
+            log.error("%s", process.error)
         elif failed_at_start:
             log.error("a worker process died at its start (%s): %s", died, process.log_tail())
         elif not run.is_interrupted:
@@ -242,9 +233,10 @@ class ChunkRuns:
             worker=process.name,
             done=done,
             died=died,
+            tail=process.crash_report(),
             is_infrastructure=failed_at_start,
             is_interrupted=run.is_interrupted,
-            trouble=run.error,
+            trouble=process.error,
         )
         self._report(run.study, run.leases, report)
         if failed_at_start:

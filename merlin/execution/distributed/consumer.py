@@ -30,9 +30,8 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
     def __init__(self, *args: Any, config: Config, refusals: Refusals, slots: Slots, **options: Any) -> None:
         self._config, self._key, self._refusals, self._slots = config, config.key, refusals, slots
         without = dict.fromkeys(DISABLED, True)
-        without["without_heartbeat"] = not options.get(
-            "task_events"
-        )  # `-E`: somebody watches, such as Flower
+        # `-E`: somebody watches, such as Flower
+        without["without_heartbeat"] = not options.get("task_events")
         super().__init__(*args, **options | without)
 
     def start(self) -> None:
@@ -47,9 +46,8 @@ class Consumer(consumer.Consumer):  # type: ignore[misc]
 
     def register_with_event_loop(self, hub: Any) -> None:
         super().register_with_event_loop(hub)
-        hub.add_reader(
-            self._slots.fileno(), self._slots.drain
-        )  # a free slot lets the loop take the next message
+        # a free slot lets the loop take the next message
+        hub.add_reader(self._slots.fileno(), self._slots.drain)
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], None]:
         handle = super().create_task_handler(*args, **options)

@@ -17,8 +17,14 @@ Envelope = str  # JSON of a sealed message
 MAX_LETTERS = 1000  # per read
 
 
+def letter_order(id: str) -> tuple[int, int]:
+    """The sort key of a letter's id, which is a time and a number."""
+    millis, _, count = id.partition("-")
+    return int(millis), int(count or 0)
+
+
 class Letter(Struct, frozen=True, kw_only=True):
-    """One entry of the mailbox. Entries are ordered by their ids."""
+    """One entry of the mailbox. Entries are ordered by `letter_order` of their ids."""
 
     id: str
     kind: Literal["taken", "report", "expired"]

@@ -16,7 +16,6 @@ from merlin.base.files import was_removed
 from merlin.base.processes import read_process
 from merlin.errors import ForgedMessageError, OwnershipLostError, StudyGoneError, UsageError
 from merlin.execution.conductor import append_records
-from merlin.execution.distributed.contracts import Offer
 from merlin.execution.distributed.messages import open_chunk
 from merlin.execution.distributed.open_study import make_tools, refuse_copy
 from merlin.execution.distributed.ownership import Ownership
@@ -49,9 +48,8 @@ class LiveChunk:
     instance: str
     lo: int
     hi: int
-    silent_s: float | None = field(
-        default=None, compare=False
-    )  # since the last beat, if the worker is overdue
+    # since the last beat, if the worker is overdue
+    silent_s: float | None = field(default=None, compare=False)
 
 
 class CancelReport(Struct, frozen=True, kw_only=True):
@@ -76,90 +74,112 @@ def cancel(
         UsageError: the study has no such step, or the workspace is a copy of the one that workers have.
     """
     tools = make_tools(config)
-    registry, study_id = tools.backend.registry, workspace.plan.study_id
-    for study in registry.studies():
-        if study.study_id == study_id:
+    for study in tools.backend.registry.studies():
+        if study.study_id == workspace.plan.study_id:
             refuse_copy(workspace, study)
-    mailbox = tools.backend.mailbox(study_id)
     instances = _instances(workspace, steps)
-    workers = registry.workers(all=True)
-    before = _running_before(mailbox.offers(), workers, study_id, instances, config)
+    if steps is not None and not instances:  # workers would take "drop" for none as "drop" for all
+        return CancelReport(before=[], after=[])
+    chunks = _LiveChunks(tools, workspace.plan.study_id, instances)
     if steps is None:
         _record_stop(workspace, tools, CANCELLED)
-        mailbox.drop()
-        registry.withdraw(study_id)
+        chunks.end_study()
+        num_jobs = cancel_step_jobs(workspace)  # last, because a batch scheduler may not answer
     else:
         num_jobs = sum(job.chunk.instance in instances for job in all_jobs(workspace))
         with owning(workspace, tools) as ownership:
             ownership.fail(instances, f"cancelled: merlin cancel --step {' '.join(steps)}")
-    command = {} if steps is None else {"instances": sorted(instances)}
-    registry.send(
-        {*(w.name for w in workers), *(a.worker for a in before)}, "drop", study=study_id, **command
-    )
-    if steps is None:  # last, because a batch scheduler may not answer
-        num_jobs = cancel_step_jobs(workspace)
-    after = _wait_for_end(tools, before, study_id, instances, limit_s)
-    return CancelReport(before=before, after=after, num_jobs=num_jobs)
+        chunks.kill(sorted(instances))
+    return CancelReport(before=chunks.before, after=chunks.wait_for_end(limit_s), num_jobs=num_jobs)
 
 
-def cancel_removed(root: Path, config: Config, *, limit_s: float = CANCEL_S) -> list[CancelReport]:
+def cancel_removed(root: Path, config: Config) -> list[CancelReport]:
     """End the study, and its extensions, of a workspace that was deleted or moved; a report for each.
 
-    Without its workspace no ledger can record the end. Workers would try for ever to open it.
-
-    Batch jobs of its steps are not looked for: their names were in the workspace.
+    Without its workspace no ledger can record the end. Workers would try for ever to open it. Batch jobs of its steps
+    are not looked for: their names were in the workspace.
 
     Raises:
         ExecutionError: Redis cannot be reached.
         UsageError: workers have no study of this workspace, or what it lay in cannot be seen from here.
     """
-    tools = make_tools(config)
-    registry, reports = tools.backend.registry, list[CancelReport]()
-    studies = [study for study in registry.studies() if study.is_of(root)]
+    tools, reports = make_tools(config), list[CancelReport]()
+    studies = [study for study in tools.backend.registry.studies() if study.is_of(root)]
     if not studies:
         raise UsageError(f"{root} does not exist, and workers have no study of a workspace of this name")
     if not was_removed(root):
         raise UsageError(f"{root.parent} is not there: cancel {root} on a machine that can see where it lay")
     for study in studies:
-        mailbox = tools.backend.mailbox(study.study_id)
-        workers = registry.workers(all=True)
-        before = _running_before(mailbox.offers(), workers, study.study_id, None, config)
-        mailbox.drop()
-        registry.withdraw(study.study_id)
-        registry.send({*(w.name for w in workers), *(a.worker for a in before)}, "drop", study=study.study_id)
-        after = _wait_for_end(tools, before, study.study_id, None, limit_s)
-        reports.append(CancelReport(before=before, after=after))
+        chunks = _LiveChunks(tools, study.study_id, None)
+        chunks.end_study()
+        reports.append(CancelReport(before=chunks.before, after=chunks.wait_for_end(CANCEL_S)))
     return reports
 
 
-def _running_before(
-    offers: Iterable[Offer],
-    workers: Collection[WorkerInfo],
-    study_id: str,
-    instances: Collection[str] | None,
-    config: Config,
-) -> list[LiveChunk]:
-    """The chunks that run according to leases or workers, but for those of workers that have ended."""
-    held = _held(offers, workers, instances, study_id, config)
-    found = _sorted({*held, *running(workers, study_id, instances)})
-    return [chunk for chunk in found if not _is_dead(chunk.worker, workers)]
+class _LiveChunks:
+    """The chunks of a study, or of some of its instances, that workers run; `before`: those that ran at first."""
 
+    def __init__(self, tools: Tools, study_id: str, instances: Collection[str] | None) -> None:
+        self._backend, self._registry, self._key = tools.backend, tools.backend.registry, tools.config.key
+        self._study_id, self._instances = study_id, instances
+        self._mailbox = tools.backend.mailbox(study_id)
+        self._workers = self._registry.workers(all=True)
+        held = self._held()
+        found = _sorted({*held, *self._running(self._workers)})
+        if self._mailbox.exists():  # what a worker reported with its last beat may have ended since
+            found = [chunk for chunk in found if chunk in held or chunk.silent_s is not None]
+        self.before = [chunk for chunk in found if not _is_dead(chunk.worker, self._workers)]
 
-def _wait_for_end(
-    tools: Tools,
-    before: Collection[LiveChunk],
-    study_id: str,
-    instances: Collection[str] | None,
-    limit_s: float,
-) -> list[LiveChunk]:
-    """Wait until the workers have killed their chunks; returns those that may still run after `limit_s`."""
-    dropped = tools.backend.time()
-    deadline = time.monotonic() + limit_s
-    while after := _survivors(before, tools.backend.registry.workers(all=True), study_id, instances, dropped):
-        if time.monotonic() > deadline:
-            break
-        time.sleep(POLL_S)
-    return after
+    def end_study(self) -> None:
+        """End the whole study."""
+        self._mailbox.drop()
+        self._registry.withdraw(self._study_id)
+        self.kill()
+
+    def kill(self, instances: list[str] | None = None) -> None:
+        """Tell the workers to kill the chunks of some instances, or all of the study."""
+        names = {*(w.name for w in self._workers), *(chunk.worker for chunk in self.before)}
+        more = {} if instances is None else {"instances": instances}
+        self._registry.send(names, "drop", study=self._study_id, **more)
+
+    def wait_for_end(self, limit_s: float) -> list[LiveChunk]:
+        """Wait until the workers have killed the chunks; returns those that may still run after `limit_s`."""
+        dropped = self._backend.time()
+        deadline = time.monotonic() + limit_s
+        while (after := self._survivors(dropped)) and time.monotonic() <= deadline:
+            time.sleep(POLL_S)
+        return after
+
+    def _held(self) -> list[LiveChunk]:
+        """The chunks that run according to the leases, even if their worker is silent."""
+        by_name = {worker.name: worker for worker in self._workers}
+        found = []
+        for offer in self._mailbox.offers():
+            with suppress(ForgedMessageError):
+                chunk = open_chunk(offer.envelope, self._study_id, offer.lease, self._key)
+                if offer.worker and self._concerns(chunk.instance):
+                    found.append(_alive(offer.worker, by_name.get(offer.worker), chunk))
+        return found
+
+    def _running(self, workers: Iterable[WorkerInfo]) -> list[LiveChunk]:
+        """The chunks that the workers report as running."""
+        return [
+            _alive(w.name, w, r)
+            for w in workers
+            for r in w.running
+            if r.study == self._study_id and self._concerns(r.instance)
+        ]
+
+    def _concerns(self, instance: str) -> bool:
+        return self._instances is None or instance in self._instances
+
+    def _survivors(self, dropped: float) -> list[LiveChunk]:
+        """The chunks that run, or that ran on workers without a beat since `dropped` (server time)."""
+        workers = self._registry.workers(all=True)
+        silent = {w.name: w for w in workers if w.last_beat <= dropped}
+        left = {*self._running(workers)}
+        left |= {_alive(c.worker, silent[c.worker], c) for c in self.before if c.worker in silent}
+        return _sorted(chunk for chunk in left if not _is_dead(chunk.worker, workers))
 
 
 def _record_stop(workspace: Workspace, tools: Tools, reason: str) -> None:
@@ -188,11 +208,7 @@ def cancel_step_jobs(workspace: Workspace, steps: Collection[str] | None = None)
 
 
 def stop(workspace: Workspace, config: Config, reason: str) -> int:
-    """Stop a study: no further chunk starts. Returns the number of chunks that still run.
-
-    Raises:
-        ExecutionError: Redis cannot be reached.
-    """
+    """Stop a study: no further chunk starts. Returns the number of chunks that still run. Raises ExecutionError."""
     tools = make_tools(config)
     try:
         with owning(workspace, tools) as ownership:
@@ -219,7 +235,7 @@ def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterato
         StudyGoneError: Redis does not hold the study.
         OwnershipLostError: it has an owner.
     """
-    study = Study(workspace, workspace.digest)
+    study = Study(workspace)
     info = next((info for info in tools.backend.registry.studies() if info.study_id == study.id), None)
     if info is None:
         raise StudyGoneError(f"{workspace.path} is not published now")
@@ -237,50 +253,6 @@ def owning(workspace: Workspace, tools: Tools, *, force: bool = True) -> Iterato
         ownership.release()
     finally:
         ownership.close()
-
-
-def running(
-    workers: Iterable[WorkerInfo], study_id: str, instances: Collection[str] | None
-) -> list[LiveChunk]:
-    """The chunks of a study, or of some of its instances, that the workers report as running."""
-    return [
-        _alive(w.name, w, r)
-        for w in workers
-        for r in w.running
-        if r.study == study_id and (instances is None or r.instance in instances)
-    ]
-
-
-def _held(
-    offers: Iterable[Offer],
-    workers: Iterable[WorkerInfo],
-    instances: Collection[str] | None,
-    study_id: str,
-    config: Config,
-) -> list[LiveChunk]:
-    """The chunks that run according to the leases, even if their worker is silent."""
-    by_name = {worker.name: worker for worker in workers}
-    found = []
-    for offer in offers:
-        with suppress(ForgedMessageError):
-            chunk = open_chunk(offer.envelope, study_id, offer.lease, config.key)
-            if offer.worker and (instances is None or chunk.instance in instances):
-                found.append(_alive(offer.worker, by_name.get(offer.worker), chunk))
-    return found
-
-
-def _survivors(
-    before: Iterable[LiveChunk],
-    workers: Collection[WorkerInfo],
-    study_id: str,
-    instances: Collection[str] | None,
-    dropped: float,
-) -> list[LiveChunk]:
-    """The chunks that run, or that ran on workers without a beat since `dropped` (server time)."""
-    silent = {w.name: w for w in workers if w.last_beat <= dropped}
-    left = {*running(workers, study_id, instances)}
-    left |= {_alive(c.worker, silent[c.worker], c) for c in before if c.worker in silent}
-    return _sorted(chunk for chunk in left if not _is_dead(chunk.worker, workers))
 
 
 def _is_dead(name: str, workers: Iterable[WorkerInfo]) -> bool:

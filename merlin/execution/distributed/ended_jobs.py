@@ -56,8 +56,6 @@ def _done(job: Job, told: Collection[str], left: Collection[str]) -> str:
         return "cancelled before it began"
     if job.id in left:
         return "cancelled; its workers give back what they run"
-    return (
-        "its workers have finished, and it is cancelled"
-        if job.id in told
-        else "cancelled; no worker was alive in it"
-    )
+    if job.id in told:
+        return "its workers have finished, and it is cancelled"
+    return "cancelled; no worker was alive in it"

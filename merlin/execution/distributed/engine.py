@@ -193,14 +193,15 @@ class Engine:
         """Check a message, and find room for its chunk; None if there is nothing to do now."""
         notice = open_notice(envelope, self._config.key)
         study = self._studies.get(notice.study, notice.workspace, notice.plan)
-        is_elsewhere = not study.is_served(notice.instance, self._queues, self._config)
+        arrival = Arrival(notice=notice, study=study, envelope=envelope)
+        is_elsewhere = self._config.queue_name(arrival.instance.queue) not in self._queues
         if is_elsewhere:
             self._refusals.note("a message in a queue of other steps; it was put into its own")
         if is_elsewhere or self.leaving.is_leaving:
-            self._carrier.send(study.workspace.instance(notice.instance).queue, [envelope])
+            self._send_back(arrival)
             return None
         self._owners.note_session(notice.study, notice.session)
-        entered = self._admission.enter(Arrival(notice=notice, study=study, envelope=envelope))
+        entered = self._admission.enter(arrival)
         if isinstance(entered, Arrival):
             self._send_back(entered)
             return None
@@ -211,10 +212,11 @@ class Engine:
 
     def _return_waiting(self) -> None:
         """Put messages back that find no room here; all of them when this worker ends."""
-        admission = self._admission
-        for arrival in (
-            admission.close() if self.leaving.is_leaving else admission.to_return(time.monotonic())
-        ):
+        if self.leaving.is_leaving:
+            arrivals = self._admission.close()
+        else:
+            arrivals = self._admission.to_return(time.monotonic())
+        for arrival in arrivals:
             self._send_back(arrival)
 
     def _take_and_run(self, admitted: Admitted) -> None:

@@ -14,9 +14,8 @@ from merlin.execution.distributed.stay import FIRST_ASKED_S, FIRST_S, Idleness, 
 if TYPE_CHECKING:
     from merlin.config.model import Config
 
-VARIABLE = (
-    "MERLIN_LEAVE_WHEN_DONE"  # 1: leave when nothing is left to do; 0: stay; not set: leave an allocation
-)
+# 1: leave when nothing is left to do; 0: stay; not set: leave an allocation
+VARIABLE = "MERLIN_LEAVE_WHEN_DONE"
 
 
 class IdleWatch:

@@ -113,8 +113,7 @@ def select_workers(
     resources = document.merlin.resources
     wanted = _chosen(by_step, steps)
     taken = dict(served or {})
-    start: list[SpecWorker] = []
-    skipped: list[Skipped] = []
+    start, skipped = list[SpecWorker](), list[Skipped]()
     for name, worker in resources.workers.items():
         queues = _queues(by_step, [s for s in _chosen(by_step, worker.steps) if s in wanted])
         reason = _why_not(worker, (host, *hosts), queues)
@@ -126,10 +125,16 @@ def select_workers(
         if reason:
             skipped.append(Skipped(name=name, reason=reason))
             continue
-        made = _spec_worker(name, worker, queues, document.batch, environment or {}, nodes)
-        allowed = _allowed(worker, hosts) if worker.machines else ()
         start.append(
-            replace(made, hosts=allowed, starts_programs=_starts_programs(document, by_step, queues))
+            SpecWorker(
+                name=name,
+                queues=queues,
+                batch=worker.batch or document.batch,
+                nodes=_nodes(name, worker, document.batch, nodes),
+                args=split_args(worker.args, environment or {}),
+                hosts=_allowed(worker, hosts),
+                starts_programs=_starts_programs(document, by_step, queues),
+            )
         )
         taken.update(dict.fromkeys(queues, name))
     return WorkerSelection(start=tuple(start), skipped=tuple(skipped))
@@ -142,6 +147,7 @@ def _starts_programs(document: Document, by_step: Queues, queues: Collection[str
 
 
 def _allowed(worker: Worker, hosts: Sequence[str]) -> tuple[str, ...]:
+    """The hosts that `machines` names."""
     return tuple(host for host in hosts if any(machine in host for machine in worker.machines))
 
 
@@ -151,23 +157,11 @@ def _why_not(worker: Worker, hosts: Sequence[str], queues: tuple[str, ...]) -> s
     return "" if queues else f"it serves only {', '.join(worker.steps)}"
 
 
-def _spec_worker(
-    name: str,
-    worker: Worker,
-    queues: tuple[str, ...],
-    batch: Batch,
-    environment: Mapping[str, str],
-    given_nodes: int | None,
-) -> SpecWorker:
-    used = worker.batch or batch
-    nodes = worker.nodes or given_nodes or used.nodes
+def _nodes(name: str, worker: Worker, batch: Batch, given: int | None) -> int | None:
+    nodes = worker.nodes or given or (worker.batch or batch).nodes
     if nodes is not None and not isinstance(nodes, int):
         raise UsageError(f"worker {name!r}: nodes must be a number, not {nodes!r}")
-    if nodes is not None and given_nodes is not None:
-        nodes = min(nodes, given_nodes)
-    return SpecWorker(
-        name=name, queues=queues, batch=used, nodes=nodes, args=split_args(worker.args, environment)
-    )
+    return nodes if nodes is None or given is None else min(nodes, given)
 
 
 def split_args(text: str, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -241,27 +235,22 @@ def launches(
     installed, its workers start on this machine.
     """
     here: list[Launch] = []
-    shared: dict[tuple[str, ...], list[SpecWorker]] = {}
+    # by what one command has for all: shell, commands before, nodes, launcher
+    shared: dict[tuple[str, str, int, tuple[str, ...]], list[SpecWorker]] = {}
     for worker in workers:
         words = [] if is_launched else _launcher(worker, allocation)
         if words and which(words[0]) is not None:
-            key = (
-                worker.batch.shell,
-                worker.batch.launch_pre or "",
-                str(_num_nodes(worker, allocation)),
-                *words,
-            )
-            shared.setdefault(key, []).append(worker)
+            before, num_nodes = worker.batch.launch_pre or "", _num_nodes(worker, allocation)
+            shared.setdefault((worker.batch.shell, before, num_nodes, tuple(words)), []).append(worker)
             continue
         note = _why_here(worker, allocation, words)
         here.append(
             Launch(argv=tuple(command(worker, False)), queues={worker.name: worker.queues}, note=note)
         )
-    for (shell, before, _, *launcher), group in shared.items():
+    for (shell, before, num_nodes, launcher), group in shared.items():
         argv = [*launcher, *node_workers.command({w.name: command(w, True) for w in group}, logs)]
         if before:  # text of the user, for the user's shell
             argv = [*shlex.split(shell), "-c", f"{before} {shlex.join(argv)}"]
-        num_nodes = _num_nodes(group[0], allocation)
         queues = {worker.name: worker.queues for worker in group}
         here.append(Launch(argv=tuple(argv), queues=queues, num_nodes=num_nodes, is_local=False))
     return here

@@ -51,8 +51,8 @@ def _seconds(variable: str, default: float) -> float:
 class Leaving:
     """The state of a worker's shutdown: whether it leaves, and within which time."""
 
-    def __init__(self, walltime: Walltime | None = None) -> None:
-        self._walltime = walltime or Walltime()
+    def __init__(self, walltime: Walltime) -> None:
+        self._walltime = walltime
         self._is_warned = False  # its chunks have the rest of the walltime
         self._is_hurried = False  # they have no time any more
         self._began = math.inf  # when it was first asked to leave
@@ -105,11 +105,11 @@ class Leaving:
             time.sleep(POLL_S)
         interrupt()
         has_end = self._walltime.left_s() < math.inf
-        kill_s = INTERRUPT_S
-        if has_end:
-            kill_s = min(kill_s, max(0.0, self._walltime.left_s() + MARGIN_S - KILL_BEFORE_S))
+        # without an end, infinite seconds are left
+        kill_s = min(INTERRUPT_S, max(0.0, self._walltime.left_s() + MARGIN_S - KILL_BEFORE_S))
         kill_at = time.monotonic() + kill_s
-        _wait_while(is_busy, kill_at)
+        while is_busy() and time.monotonic() < kill_at:
+            time.sleep(POLL_S)
         kill()
         time.sleep(max(0.0, kill_at - time.monotonic()))
         self.out_of_time.set()
@@ -147,8 +147,3 @@ class Leaving:
                     logged_at = time.monotonic()
                     log.warning("%s", error)
                 self.out_of_time.wait(RETRY_S)
-
-
-def _wait_while(is_busy: Callable[[], bool], deadline: float) -> None:
-    while is_busy() and time.monotonic() < deadline:
-        time.sleep(POLL_S)

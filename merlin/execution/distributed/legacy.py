@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from merlin.errors import ForgedMessageError
 from merlin.execution.conductor import durations_of, memories_of, quarantined_nodes
-from merlin.execution.distributed.contracts import Letter, Mailbox
+from merlin.execution.distributed.contracts import Letter, Mailbox, letter_order
 from merlin.execution.distributed.messages import open_chunk, open_report
 from merlin.execution.distributed.study import Study
 from merlin.ledger.collect_again import to_collect_again
@@ -66,21 +66,15 @@ def legacy_of(
     reports = [
         (letter, report) for letter in letters if (report := report_in(letter, study.id, key)) is not None
     ]
-    last = _number(read)
+    last = letter_order(read)
     return Legacy(
         handouts=handouts,
         outcomes=found.outcomes,
         memories=memories_of(found, session),
         taken={letter.lease: letter.worker for letter in letters if letter.kind == "taken"},
-        dealt_with=[report for letter, report in reports if _number(letter.id) <= last],
-        unread=[report for letter, report in reports if _number(letter.id) > last],
+        dealt_with=[report for letter, report in reports if letter_order(letter.id) <= last],
+        unread=[report for letter, report in reports if letter_order(letter.id) > last],
         durations=durations_of(found, study.workspace.plan),
         collect_only=to_collect_again(found, study.workspace.plan),
         bad_nodes=quarantined_nodes(found, session),
     )
-
-
-def _number(letter_id: str) -> tuple[int, int]:
-    """The sort key of a letter's id."""
-    millis, _, count = letter_id.partition("-")
-    return int(millis), int(count or 0)

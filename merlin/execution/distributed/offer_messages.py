@@ -56,7 +56,7 @@ class OfferMessages:
         return Notice(
             study=self._study.id,
             workspace=str(self._study.workspace.path),
-            plan=self._study.digest,
+            plan=self._study.workspace.digest,
             session=self._session,
             instance=chunk.instance,
             lo=chunk.lo,

@@ -63,12 +63,7 @@ def make_tools(config: Config) -> Tools:
     return Tools(config=config, backend=backend, carrier=make_carrier(config), lease_s=lease_s())
 
 
-def open_study(
-    workspace: Workspace,
-    config: Config,
-    *,
-    again: Again = NOTHING,
-) -> Opened:
+def open_study(workspace: Workspace, config: Config, *, again: Again = NOTHING) -> Opened:
     """Publish all tasks that the ledger does not have yet, and those of `again`, although they have ended.
 
     A study that already runs continues; if it has no owner, messages that may be lost are sent again.
@@ -86,7 +81,7 @@ class _Publisher:
     def __init__(self, workspace: Workspace, tools: Tools, again: Again) -> None:
         self._workspace, self._tools, self._registry = workspace, tools, tools.backend.registry
         self._again = again
-        self._study = Study(workspace, workspace.digest)
+        self._study = Study(workspace)
         self._mailbox = tools.backend.mailbox(self._study.id)
 
     def open(self) -> Opened:
@@ -119,16 +114,16 @@ class _Publisher:
 
         Raises ExecutionError if its plan has changed, UsageError if it is that of another workspace.
         """
-        for info in self._registry.studies():
-            if info.study_id == self._study.id:
-                refuse_copy(self._workspace, info)
-                if info.plan != self._study.digest:
-                    raise ExecutionError(
-                        f"the plan in {self._workspace.path} is not the one that was published: it was altered; put it "
-                        f"back as it was, or end the study first: {command_line('cancel', self._workspace.path)}"
-                    )
-                return info
-        return None
+        info = next((info for info in self._registry.studies() if info.study_id == self._study.id), None)
+        if info is None:
+            return None
+        refuse_copy(self._workspace, info)
+        if info.plan != self._workspace.digest:
+            raise ExecutionError(
+                f"the plan in {self._workspace.path} is not the one that was published: it was altered; put it back "
+                f"as it was, or end the study first: {command_line('cancel', self._workspace.path)}"
+            )
+        return info
 
     def _record_start(self, session: str) -> None:
         """Record the start of the run, and reset the tasks that run again."""

@@ -7,7 +7,6 @@ import math
 import random
 import threading
 import time
-from typing import Protocol
 
 from merlin.base.files import was_removed
 from merlin.errors import (
@@ -17,6 +16,7 @@ from merlin.errors import (
     RedisUnreachableError,
     StudyGoneError,
 )
+from merlin.execution.distributed.chunk_runs import ChunkRuns
 from merlin.execution.distributed.contracts import Mailbox, Standing
 from merlin.execution.distributed.open_study import publish_again
 from merlin.execution.distributed.ownership import Ownership
@@ -38,20 +38,10 @@ STOP_S = 3.0  # for the last round of each study
 TELL_S = 2.0  # of these for the notifications that are on their way
 
 
-class RunningChunks(Protocol):
-    """The chunks that this worker runs."""
-
-    def void(self, study_id: str) -> None:
-        """Kill all chunks of a study. Nothing of them is committed."""
-
-    def forget(self, study_id: str) -> bool:
-        """Forget a study that is over. Returns False if one of its chunks still runs."""
-
-
 class Owners:
     """The ownerships of one worker, each with a thread, and one thread that searches for more."""
 
-    def __init__(self, tools: Tools, studies: Studies, runs: RunningChunks) -> None:
+    def __init__(self, tools: Tools, studies: Studies, runs: ChunkRuns) -> None:
         self._tools, self._studies, self._runs = tools, studies, runs
         self._stop, self._wake = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -100,19 +90,14 @@ class Owners:
             self._listed = now
             self._list()
         for info in list(self._known.values()):
-            if (
-                self._stop.is_set()
-                or info.study_id in self._threads
-                or now < self._due.get(info.study_id, 0.0)
-            ):
+            is_due = now >= self._due.get(info.study_id, 0.0)
+            if self._stop.is_set() or info.study_id in self._threads or not is_due:
                 continue
             try:
                 self._ask_for_ownership(info, now)
             except (RedisFullError, RedisUnreachableError):
                 raise
-            except (
-                MerlinError
-            ) as error:  # an error of one study, such as a full disk, must not affect the others
+            except MerlinError as error:  # an error of one study, as a full disk, must not affect others
                 self._due[info.study_id] = now + POSTPONE_S
                 log.warning("cannot look after %s: %s", info.workspace, error)
 

@@ -29,11 +29,7 @@ from merlin.errors import (
     RedisUnreachableError,
     StudyGoneError,
 )
-from merlin.execution.conductor import (
-    QUARANTINED,
-    Conductor,
-    next_attempt,
-)
+from merlin.execution.conductor import QUARANTINED, Conductor, next_attempt
 from merlin.execution.distributed.contracts import MAX_LETTERS, Letter, Mailbox, Standing
 from merlin.execution.distributed.legacy import all_letters, handouts_in, legacy_of, report_in
 from merlin.execution.distributed.messages import seal_chunk

@@ -71,7 +71,7 @@ class RedisLeases:
 class RedisMailbox:
     """Implements `contracts.Mailbox`; one thread uses it."""
 
-    def __init__(self, client: Redis, namespace: str, study_id: str, name: str = "") -> None:
+    def __init__(self, client: Redis, namespace: str, study_id: str, name: str) -> None:
         self._scripts = Scripts(client, namespace, study_id)
         self._client, self._key, self._name = client, self._scripts.keys, name
         self.damage = DamagedEntries()

@@ -92,9 +92,16 @@ class RedisRegistry:
                 self._client.rename(key, f"{key}:damaged")
                 self.damage.note(key, f"it was a {found}; put aside as {key}:damaged")
 
-    def _hash(self, key: str) -> dict[str, str]:
-        found: Any = self._client.hgetall(key)
-        return dict(found)
+    def _decoded(self, key: str, decode: Callable[[str, str], T]) -> dict[str, T]:
+        """The entries of a hash; those that cannot be decoded are left out."""
+        texts: Any = self._client.hgetall(key)
+        found: dict[str, T] = {}
+        for name, text in texts.items():
+            try:
+                found[name] = decode(name, text)
+            except (ForgedMessageError, ValueError) as error:
+                self.damage.note(f"{key} {name}", error)
+        return found
 
     # ---------------------------------------------------------------- workers
 
@@ -138,7 +145,7 @@ class RedisRegistry:
 
     @retry_after_repair
     def num_workers(self, now: float) -> int:
-        """Count the workers with a recent beat; workers of an earlier job do not count."""
+        # workers of an earlier job have no recent beat
         return int(self._client.zcount(self._keys.beats, now - SILENT_S, "+inf"))
 
     # --------------------------------------------------------------- commands
@@ -184,7 +191,6 @@ class RedisRegistry:
 
     @retry_after_repair
     def withdraw(self, study_id: str, session: str = "") -> None:
-        """Delete the advertisement; with `session`, only if that is the current run."""
         text = self._client.hget(self._keys.studies, study_id) if session else None
         if text is None:
             self._client.hdel(self._keys.studies, study_id)
@@ -199,13 +205,8 @@ class RedisRegistry:
 
     @retry_after_repair
     def studies(self) -> list[StudyInfo]:
-        found: list[StudyInfo] = []
-        for id, text in self._hash(self._keys.studies).items():
-            try:
-                found.append(self._study(id, text))
-            except (ForgedMessageError, ValueError) as error:
-                self.damage.note(f"{self._keys.studies} {id}", error)
-        return sorted(found, key=lambda s: s.published)
+        found = self._decoded(self._keys.studies, self._study)
+        return sorted(found.values(), key=lambda s: s.published)
 
     @retry_after_repair
     def study_ids(self) -> set[str]:
@@ -230,19 +231,15 @@ class RedisRegistry:
     @retry_after_repair
     def open_work(self) -> dict[str, list[OpenWork]]:
         open_studies = self.study_ids()
-        found: dict[str, list[OpenWork]] = {}
-        for id, text in self._hash(self._keys.work).items():
-            try:
-                body = self._unsealed(text)
-                if body.get("study") != id:
-                    raise ValueError("it is of another study")
-                work = as_kind(body.get("work"), list[OpenWork])
-            except (ForgedMessageError, ValueError) as error:
-                self.damage.note(f"{self._keys.work} {id}", error)
-                continue
-            if id in open_studies:
-                found[id] = work
-        return found
+        found = self._decoded(self._keys.work, self._work)
+        return {id: work for id, work in found.items() if id in open_studies}
+
+    def _work(self, id: str, text: str) -> list[OpenWork]:
+        """Decode what a study wants. Raises ForgedMessageError, ValueError."""
+        body = self._unsealed(text)
+        if body.get("study") != id:
+            raise ValueError("it is of another study")
+        return as_kind(body.get("work"), list[OpenWork])
 
     # --------------------------------------------------------------- counters
 
@@ -260,13 +257,7 @@ class RedisRegistry:
 
     @retry_after_repair
     def counters(self) -> dict[str, int]:
-        out: dict[str, int] = {}
-        for name, num in self._hash(self._keys.counters).items():
-            try:
-                out[str(name)] = _counter(num)
-            except ValueError as error:
-                self.damage.note(f"{self._keys.counters} {name}", error)
-        return out
+        return self._decoded(self._keys.counters, lambda name, text: _counter(text))
 
 
 def _counter(text: str) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
+from merlin.execution.walltime import MARGIN_S
 from merlin.plan.fit import ONE_CORE, Need
 from merlin.workspace.directory import EXTENSIONS_DIR
 
@@ -62,6 +63,20 @@ class WorkerInfo(Struct, frozen=True, kw_only=True):
     def is_alive(self) -> bool:
         return self.age_s < SILENT_S
 
+    @property
+    def place(self) -> str:
+        """Its node, or outside of an allocation its host."""
+        return self.node or self.host
+
+    @property
+    def allocation(self) -> tuple[str, str]:
+        return self.scheduler, self.job
+
+    @property
+    def tasks_end(self) -> float:
+        """Server time, when its tasks are interrupted; infinite if its walltime does not end."""
+        return inf if self.ends is None else self.ends - MARGIN_S
+
 
 class StudyInfo(Struct, frozen=True, kw_only=True):
     """A study that is not over."""
@@ -91,8 +106,7 @@ class OpenWork(Struct, frozen=True, kw_only=True):
     avoid: list[Text] = msgspec.field(default_factory=list)  # nodes whose workers get nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """A command to a worker."""
 
     to: Text
@@ -101,4 +115,4 @@ class Command:
     id: Text
     in_s: Seconds = 0.0  # of "stop"
     study: str = ""
-    instances: list[str] = field(default_factory=list)  # of "drop": of these step instances only
+    instances: list[str] = msgspec.field(default_factory=list)  # of "drop": of these step instances only

@@ -79,9 +79,6 @@ class Scripts:
     @property
     def place(self) -> str:
         """Host and port, without secrets."""
-        if hasattr(self.client, "get_default_node"):  # a cluster
-            node = self.client.get_default_node()
-            return f"{node.host}:{node.port}"
         kwargs = getattr(getattr(self.client, "connection_pool", None), "connection_kwargs", {})
         if "path" in kwargs:
             return str(kwargs["path"])

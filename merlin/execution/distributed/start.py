@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
+from merlin.base.files import end_of
 from merlin.base.text import short_name
 from merlin.errors import ExecutionError
 from merlin.execution.distributed.node_workers import PASSED_ON
-from merlin.execution.shell import read_tail
+from merlin.execution.shell import TAIL_BYTES
 
 if TYPE_CHECKING:
     from merlin.execution.distributed.registry import WorkerInfo
@@ -139,7 +140,7 @@ def describe_exit(entry: StartedWorker) -> str:
     """How the process ended, as in "exit code 1", and the end of its log."""
     code = entry.process.returncode
     how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-    last = "\n    ".join(read_tail(str(entry.log), entry.log_start).strip().splitlines())
+    last = "\n    ".join(end_of(entry.log, TAIL_BYTES, start=entry.log_start).strip().splitlines())
     return f"{how}; its log {entry.log} " + (f"ends with:\n    {last}" if last else "is empty")
 
 

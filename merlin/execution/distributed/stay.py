@@ -5,60 +5,35 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from math import inf
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.execution.distributed.registry import OpenWork, StudyInfo, WorkerInfo
-from merlin.execution.walltime import MARGIN_S
-from merlin.plan.fit import ONE_CORE, Need, num_at_once
+from merlin.plan.fit import Need, num_at_once
 
 GRACE_S = 1.5  # without a reason to stay; the next study of a script may begin in between
-FIRST_S = (
-    60.0  # the same for a worker that nobody has needed so far: its study may be published after its start,
-)
+FIRST_S = 60.0  # the same if nobody has needed it so far: its study may be published after its start,
 FIRST_ASKED_S = 5.0  # but not for one that was asked to leave when there is nothing to do
 CHECK_S = 0.5  # between two looks at the registry, or longer with many workers:
 CHECKS_PER_S = 50.0  # looks of all workers together
 MANY = 2**53  # tasks of a study that has not yet said what it wants
 
 
-class Wanted(Struct, frozen=True, kw_only=True):
-    """One kind of task that a study has for the workers of a queue, with the name of the queue on the broker."""
-
-    queue: str
-    num_at_once: int
-    need: Need = ONE_CORE
-    need_s: float = 0.0
-    avoid: tuple[str, ...] = ()  # nodes whose workers get nothing of it
-
-
 def wanted(
     studies: Iterable[StudyInfo], work: Mapping[str, Sequence[OpenWork]], queue_name: Callable[[str], str]
-) -> list[Wanted]:
-    """What all open studies want."""
+) -> list[OpenWork]:
+    """What all open studies want, with the names of the queues on the broker."""
     out = []
     for study in studies:
         said = work.get(study.study_id)
         if said is None:
-            out += [Wanted(queue=queue_name(queue), num_at_once=MANY) for queue in study.queues]
-            continue
-        out += [
-            Wanted(
-                queue=queue_name(open.queue),
-                num_at_once=open.num_at_once,
-                need=open.need,
-                need_s=open.need_s,
-                avoid=tuple(open.avoid),
-            )
-            for open in said
-            if open.num_at_once
-        ]
+            said = [OpenWork(queue=queue, num_at_once=MANY) for queue in study.queues]
+        out += [replace(open, queue=queue_name(open.queue)) for open in said if open.num_at_once]
     return out
 
 
 def is_needed(
-    me: WorkerInfo, workers: Iterable[WorkerInfo], all_wanted: Sequence[Wanted], now: float
+    me: WorkerInfo, workers: Iterable[WorkerInfo], all_wanted: Sequence[OpenWork], now: float
 ) -> bool:
     """Whether there is work that `me` could do, now or later, and no other allocation that can do all of it.
 
@@ -69,21 +44,20 @@ def is_needed(
         want
         for want in all_wanted
         if want.queue in me.queues
-        and want.need_s <= _left_s(me, now)
+        and want.need_s <= me.tasks_end - now
         and not _is_avoided(me, [want])
         and num_that_fit([me], want.need)
     ]
     if not mine or not me.job:
         return bool(mine)
-    here = _allocation(me)
     alive = [w for w in workers if w.is_alive and not w.is_stopping and w.name != me.name]
-    if me.running or any(w.running for w in alive if _allocation(w) == here):
+    if me.running or any(w.running for w in alive if w.allocation == me.allocation):
         return True
     queues, need_s = {want.queue for want in mine}, max(want.need_s for want in mine)
-    able = [w for w in alive if queues <= set(w.queues) and _left_s(w, now) >= need_s]
+    able = [w for w in alive if queues <= set(w.queues) and w.tasks_end - now >= need_s]
     able = [w for w in able if not _is_avoided(w, all_wanted)]
     ranks = _ranks([*alive, me])
-    ahead = [w for w in able if ranks[_allocation(w)] < ranks[here]]
+    ahead = [w for w in able if ranks[w.allocation] < ranks[me.allocation]]
     served = queues.union(*(w.queues for w in ahead))
     used = Fraction()  # share of what the workers ahead of this one can do
     for want in (want for want in all_wanted if want.queue in served):
@@ -104,26 +78,18 @@ def num_that_fit(workers: Iterable[WorkerInfo], need: Need) -> int:
     return max(1, num // need.nodes) if num else 0
 
 
-def _is_avoided(worker: WorkerInfo, wants: Iterable[Wanted]) -> bool:
-    return any((worker.node or worker.host) in want.avoid for want in wants)
-
-
-def _left_s(worker: WorkerInfo, now: float) -> float:
-    return inf if worker.ends is None else worker.ends - MARGIN_S - now
-
-
-def _allocation(worker: WorkerInfo) -> tuple[str, str]:
-    return worker.scheduler, worker.job
+def _is_avoided(worker: WorkerInfo, wants: Iterable[OpenWork]) -> bool:
+    return any(worker.place in want.avoid for want in wants)
 
 
 def _ranks(workers: Iterable[WorkerInfo]) -> dict[tuple[str, str], tuple[bool, bool, float, tuple[str, str]]]:
     """The sort keys of the allocations: those that stay longest come first, after workers outside of an allocation."""
     members: dict[tuple[str, str], list[WorkerInfo]] = {}
     for worker in workers:
-        members.setdefault(_allocation(worker), []).append(worker)
+        members.setdefault(worker.allocation, []).append(worker)
     return {
-        place: (bool(place[1]), not any(w.running for w in group), min(w.started for w in group), place)
-        for place, group in members.items()
+        where: (bool(where[1]), not any(w.running for w in group), min(w.started for w in group), where)
+        for where, group in members.items()
     }
 
 

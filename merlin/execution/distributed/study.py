@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.workspace.directory import Workspace, open_same
-
-if TYPE_CHECKING:
-    from merlin.config.model import Config
 
 FAULT_S = 30.0  # before the next try with a study that could not be opened
 
@@ -24,7 +19,6 @@ class Study(Struct, frozen=True):
     """A study and its workspace."""
 
     workspace: Workspace
-    digest: str  # of its plan
 
     @property
     def id(self) -> str:
@@ -35,17 +29,13 @@ class Study(Struct, frozen=True):
         """The names of its queues in the spec."""
         return sorted({i.queue for i in self.workspace.plan.instances})
 
-    def is_served(self, instance: str, queues: Sequence[str], config: Config) -> bool:
-        """Return whether the queue of a step instance is one of `queues` (names on the broker)."""
-        return config.queue_name(self.workspace.instance(instance).queue) in queues
-
     def info(self, session: str, now: float) -> StudyInfo:
         """The advertisement of the study; `now` is the server's time."""
         return StudyInfo(
             study_id=self.id,
             name=self.workspace.plan.name,
             workspace=str(self.workspace.path),
-            plan=self.digest,
+            plan=self.workspace.digest,
             queues=self.queues,
             session=session,
             published=now,
@@ -67,7 +57,7 @@ class Studies:
         """
         with self._lock:
             asked, study = self._studies.get(study_id, ("", None))
-            if study is not None and study.digest == digest and asked == path:
+            if study is not None and study.workspace.digest == digest and asked == path:
                 return study
             when, fault = self._faults.get((study_id, path, digest), (0.0, ""))
             if fault and time.monotonic() - when < FAULT_S:
@@ -94,4 +84,4 @@ def _open(study_id: str, path: Path, digest: str) -> Study:
     workspace = open_same(path, digest)
     if workspace.plan.study_id != study_id:
         raise ExecutionError(f"{path} holds another study now ({workspace.plan.study_id})")
-    return Study(workspace, digest)
+    return Study(workspace)

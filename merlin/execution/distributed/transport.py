@@ -12,11 +12,7 @@ from kombu.transport import pyamqp, redis, virtual
 from redis.exceptions import ResponseError
 
 from merlin.errors import ForgedMessageError
-from merlin.execution.distributed.incoming import (
-    MAX_MESSAGE_BYTES,
-    check_wrapping,
-    clean_redis_message,
-)
+from merlin.execution.distributed.incoming import MAX_MESSAGE_BYTES, check_wrapping, clean_redis_message
 from merlin.execution.distributed.refusals import Refusals
 from merlin.execution.distributed.slots import Slots
 

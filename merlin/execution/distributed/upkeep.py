@@ -44,8 +44,8 @@ class Upkeep:
         *,
         lease_s: float,
         report: Callable[[], None],
-        is_useless: Callable[[float], bool] = lambda now: False,
-        sort_out: Callable[[], None] = lambda: None,
+        is_useless: Callable[[float], bool],
+        sort_out: Callable[[], None],
     ) -> None:
         self._name, self._runs, self._registry, self._refusals = name, runs, registry, refusals
         self._leaving, self._lease_s, self._report = leaving, lease_s, report

@@ -16,12 +16,7 @@ from merlin.errors import UsageError
 from merlin.execution.distributed.launch import Queues, queues_of
 from merlin.execution.distributed.start import Launch
 from merlin.execution.distributed.wanted_workers import WantedWorkers, WorkerRequest
-from merlin.execution.distributed.worker_jobs import (
-    WorkerJobs,
-    exported_variables,
-    jobs_folder,
-    walltime_of,
-)
+from merlin.execution.distributed.worker_jobs import WorkerJobs, exported_variables, jobs_folder, walltime_of
 from merlin.spec.model import Batch, Document
 
 # the words after `python -m` of the program that starts a launch in a job, if these servers answer
@@ -77,12 +72,10 @@ def require_jobs(path: Path, name: str, *, other: str = "") -> None:
     if scheduler_of(name).programs:
         return
     known = (installed() or ["slurm"])[0]
-    advice = (
-        f"set it to the scheduler, or give {other}{known}"
-        if other
-        else f"set it to the scheduler, as {known}"
+    advice = f"or give {other}{known}" if other else f"as {known}"
+    raise UsageError(
+        f"{path} says batch.type {name}, where there are no jobs; set it to the scheduler, {advice}"
     )
-    raise UsageError(f"{path} says batch.type {name}, where there are no jobs; {advice}")
 
 
 def wanted_jobs(

@@ -59,12 +59,11 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
     @staticmethod
     def of(document: Document, by_step: Queues, request: WorkerRequest) -> WantedWorkers:
         """The workers outside of any allocation; `here` puts them into that of this process."""
-        return WantedWorkers(
-            document=as_for(document, request.scheduler),
-            by_step=by_step,
-            request=request,
-            logs=Path.cwd() / LOGS_DIR,
-        )
+        if request.scheduler:
+            batch = document.batch.model_copy(update={"type": request.scheduler})
+            document = document.model_copy(update={"batch": batch})
+        logs = Path.cwd() / LOGS_DIR
+        return WantedWorkers(document=document, by_step=by_step, request=request, logs=logs)
 
     @property
     def job(self) -> str:
@@ -189,10 +188,3 @@ def start_workers(
         started.append(start(entry, logs=logs, environment=environment, known=known, job=job))
     in_time = wait_until_alive(started, workers, timeout_s=timeout_s)
     return StartedWorkers(entries=started, is_in_time=in_time, stay=stay)
-
-
-def as_for(document: Document, scheduler: str) -> Document:
-    """The spec with this `batch.type`; unchanged if `scheduler` is empty."""
-    if not scheduler:
-        return document
-    return document.model_copy(update={"batch": document.batch.model_copy(update={"type": scheduler})})

@@ -28,20 +28,17 @@ PREFIX = "merlin-workers"  # of the names of these jobs
 AUTOSCALE_LOG = "autoscale.jsonl"  # its decisions, a line each
 AUTOSCALE_LOCK = "autoscale.lock"
 LOCAL_JOBS_DIR = "merlin_jobs"  # in the current directory, for the jobs of a spec
-_SECRET = (
-    "PASSWORD",
-    "PASSWD",
-    "SECRET",
-    "TOKEN",
-)  # parts of the names of variables that stay out of scripts
+# parts of the names of variables that stay out of scripts
+_SECRET = ("PASSWORD", "PASSWD", "SECRET", "TOKEN")
 _URLS = ("MERLIN_BROKER_URL", "MERLIN_BACKEND_URL")
 _OF_THIS_JOB = ("MERLIN_WALLTIME_END",)  # if this is typed in an allocation
 
 
 def jobs_folder(path: Path | None) -> Path:
     """Where the scripts and records of the jobs of a workspace, or of a spec, are kept."""
-    is_workspace = path is not None and path.is_dir()
-    return path.absolute() / INFO_DIR / JOBS_DIR if path and is_workspace else Path.cwd() / LOCAL_JOBS_DIR
+    if path is not None and path.is_dir():
+        return path.absolute() / INFO_DIR / JOBS_DIR
+    return Path.cwd() / LOCAL_JOBS_DIR
 
 
 def autoscale_log(path: Path) -> Path:
@@ -146,23 +143,20 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-def exported_variables(config: Config | None, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def exported_variables(config: Config | None) -> dict[str, str]:
     """The variables with which a job finds the user's configuration; nothing secret is among them."""
+    left_out = (*_URLS, *_OF_THIS_JOB)
     out = {
         name: value
-        for name, value in environment.items()
-        if (
-            name.startswith("MERLIN_")
-            and name not in _URLS + _OF_THIS_JOB
-            and not any(word in name for word in _SECRET)
-        )
-        or name == "PYTHONPATH"
+        for name, value in os.environ.items()
+        if name == "PYTHONPATH"
+        or (name.startswith("MERLIN_") and name not in left_out and not any(word in name for word in _SECRET))
     }
-    if config is None:
-        return dict(sorted(out.items()))
-    if not unexported(config):
-        out |= {name: environment[name] for name in _URLS if name in environment}
-    return dict(sorted((out | config.child_environment()).items()))
+    if config is not None:
+        if not unexported(config):
+            out |= {name: os.environ[name] for name in _URLS if name in os.environ}
+        out |= config.child_environment()
+    return dict(sorted(out.items()))
 
 
 def unexported(config: Config) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-import select
 import subprocess
 import threading
 import time
@@ -48,7 +47,6 @@ class ChunkRun(Struct, eq=False):
     since: float = field(default_factory=time.monotonic)
     is_void: bool = False  # the lease is lost: kill the process, commit nothing
     is_interrupted: bool = False  # stop the chunk; finished tasks count
-    error: str = ""  # an error of the machine, as the process reported it
     stopped_since: float | None = None  # monotonic: when its process was first seen suspended
     _fd: int = field(default_factory=lambda: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC))
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -66,18 +64,12 @@ class ChunkRun(Struct, eq=False):
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
-    def wait(self, timeout_s: float | None = None) -> bool:
+    def wait(self, timeout_s: float | None) -> bool:
         """Wait for a message, the end of the process, or `wake`. Returns True if the process has ended."""
-        poll = select.poll()
-        for fd in (self._fd, self.process.pidfd):
-            poll.register(fd, select.POLLIN)
-        if not self.process.channel.is_closed:
-            poll.register(self.process.channel.fileno(), select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(None if timeout_s is None else timeout_s * 1000)}
-        if self._fd in ready:
-            with suppress(BlockingIOError):
-                os.eventfd_read(self._fd)
-        return self.process.pidfd in ready
+        has_ended = self.process.wait(self._fd, timeout_s)
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+        return has_ended
 
     def is_stopped(self) -> bool:
         """Return whether the process is suspended (SIGSTOP, a debugger). It must not keep its lease then."""
@@ -93,14 +85,12 @@ class ChunkRun(Struct, eq=False):
 class WorkerPool:
     """Worker processes. They start when needed and are kept for the next chunk of their study."""
 
-    def __init__(self, name: str, size: int, start: StartProcess, walltime: Walltime | None = None) -> None:
-        self._name, self._size, self._start = name, size, start
-        self._walltime = walltime or Walltime()
+    def __init__(self, name: str, size: int, start: StartProcess, walltime: Walltime) -> None:
+        self._name, self._size, self._start, self._walltime = name, size, start, walltime
         self._threads = num_threads(size)
         self._lock = threading.Lock()
-        self._idle: list[
-            tuple[str, str, WorkerProcess]
-        ] = []  # study, session, process; the one used last is last
+        # study, session, process; the one used last is last
+        self._idle: list[tuple[str, str, WorkerProcess]] = []
         self._numbers = itertools.count()
 
     def assign(

@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from math import inf
 
 from merlin.execution.distributed.registry import OpenWork, WorkerInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
-from merlin.execution.walltime import MARGIN_S
 from merlin.plan.bad_nodes import why_quarantined
 from merlin.plan.owner import Owner
 
@@ -44,12 +42,11 @@ class Workforce:
         alive = [worker for worker in self._tools.backend.registry.workers() if not worker.is_stopping]
         for queue in self._study.queues:
             full = self._tools.config.queue_name(queue)
-            good = (w for w in alive if (w.node or w.host) not in owner.bad_nodes.quarantined)
+            good = (w for w in alive if w.place not in owner.bad_nodes.quarantined)
             serving = [worker for worker in good if full in worker.queues]
             self.slots[queue] = sum(worker.concurrency for worker in serving)
-            ends = [(inf if w.ends is None else w.ends - MARGIN_S, w.concurrency) for w in serving]
-            self._ends[queue] = sorted(ends)
-            owner.nodes[queue] = {w.node or w.host for w in serving}
+            self._ends[queue] = sorted((w.tasks_end, w.concurrency) for w in serving)
+            owner.nodes[queue] = {w.place for w in serving}
             (owner.awaited.add if _are_nodes_missing(serving) else owner.awaited.discard)(queue)
             self.machines[queue] = [(w.cores, len(w.gpus)) for w in serving]
         self._publish(owner)
@@ -86,7 +83,7 @@ class Workforce:
 
     def names_on(self, node: str) -> set[str]:
         """All workers of a node, whether they are still there or not."""
-        return {w.name for w in self._tools.backend.registry.workers(all=True) if (w.node or w.host) == node}
+        return {w.name for w in self._tools.backend.registry.workers(all=True) if w.place == node}
 
     def stop(self, *, now: bool) -> None:
         """Stop the workers, as a task has asked: at once (the study is over), or after a while.
@@ -104,6 +101,6 @@ def _are_nodes_missing(workers: Iterable[WorkerInfo]) -> bool:
     sizes = {}
     for worker in workers:
         if worker.job:
-            found.setdefault((worker.scheduler, worker.job), set()).add(worker.node)
-            sizes[worker.scheduler, worker.job] = worker.num_nodes
+            found.setdefault(worker.allocation, set()).add(worker.node)
+            sizes[worker.allocation] = worker.num_nodes
     return any(len(nodes) < sizes[job] for job, nodes in found.items())

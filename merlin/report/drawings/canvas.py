@@ -42,9 +42,9 @@ def num(value: float) -> str:
 class Drawing:
     """Shapes, one above the other."""
 
-    def __init__(self, height: float, title: str, width: float = WIDTH) -> None:
+    def __init__(self, height: float, title: str) -> None:
         """`title` is read aloud to readers who cannot see the drawing."""
-        self._height, self._width, self._title = height, width, title
+        self._height, self._title = height, title
         self._shapes: list[str] = []
 
     def rect(self, x: float, y: float, width: float, height: float, look: str, *, round: float = 0.0) -> None:
@@ -52,8 +52,8 @@ class Drawing:
         place = f'x="{num(x)}" y="{num(y)}" width="{num(width)}" height="{num(height)}"'
         self._shapes.append(f'<rect class="{look}" {place}{corners}/>')
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, look: str = "rule") -> None:
-        self.path(f"M{num(x1)} {num(y1)}L{num(x2)} {num(y2)}", look)
+    def line(self, x1: float, y1: float, x2: float, y2: float) -> None:
+        self.path(f"M{num(x1)} {num(y1)}L{num(x2)} {num(y2)}", "rule")
 
     def path(self, d: str, look: str) -> None:
         self._shapes.append(f'<path class="{look}" d="{d}"/>')
@@ -73,18 +73,16 @@ class Drawing:
         floor: Iterable[float] = (),
     ) -> None:
         """Draw a row of bars without gaps, as one area: from `floor` to `heights` above `base`, each `step` wide."""
-        tops, floors = list(heights), list(floor)
-        if not tops:
-            return
+        floors = list(floor)
         outline = [f"M{num(x)} {num(base - (floors[0] if floors else 0))}"]
-        outline += [f"V{num(base - top)}H{num(x + step * (i + 1))}" for i, top in enumerate(tops)]
+        outline += [f"V{num(base - top)}H{num(x + step * (i + 1))}" for i, top in enumerate(heights)]
         back = [
             f"V{num(base - low)}H{num(x + step * i)}" for i, low in reversed(list(enumerate(floors)))
         ] or [f"V{num(base)}H{num(x)}"]
         self.path("".join([*outline, *back, "Z"]), look)
 
     def svg(self) -> str:
-        box = f"0 0 {num(self._width)} {num(self._height)}"
+        box = f"0 0 {num(WIDTH)} {num(self._height)}"
         head = f'<svg class="d" role="img" aria-label="{escape(self._title)}" viewBox="{box}">'
         return head + "".join(self._shapes) + "</svg>"
 
@@ -108,10 +106,8 @@ def spark(bars: Sequence[int], title: str) -> str:
     return f'<svg class="spark" role="img" aria-label="{label}" viewBox="0 0 120 24">{shapes}</svg>'
 
 
-def ticks(most: float, count: int = 4, least: float = 0.0) -> list[float]:
+def ticks(most: float, count: int, least: float) -> list[float]:
     """About `count` round numbers from 0 to `most`, at least `least` apart."""
-    if most <= 0 or not math.isfinite(most):
-        return [0.0]
     rough = max(least, most / count)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * unit for unit in (1, 2, 2.5, 5, 10) if power * unit >= rough * 0.999)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from merlin.base.text import cut
 from merlin.report.drawings.canvas import WIDTH, Drawing, num
 from merlin.views.graph import Node
 
@@ -76,14 +77,10 @@ def _draw_box(drawing: Drawing, node: Node, place: tuple[float, float], width: f
     x, y = place
     room = int((width - 16) / _CHARACTER)
     drawing.rect(x, y, width, _BOX_HEIGHT, "box", round=6)
-    drawing.text(x + width / 2, y + 18, _cut(node.step, room), "strong", "middle")
+    drawing.text(x + width / 2, y + 18, cut(node.step, room), "strong", "middle")
     about = f"{node.kind}, {node.caption}"
-    about = about if len(about) <= room + 2 else _cut(node.caption, room + 2)
+    about = about if len(about) <= room + 2 else cut(node.caption, room + 2)
     drawing.text(x + width / 2, y + 35, about, "small", "middle")
-
-
-def _cut(words: str, room: int) -> str:
-    return words if len(words) <= room else f"{words[: max(1, room - 1)]}…"
 
 
 def _words(nodes: Sequence[Node]) -> str:

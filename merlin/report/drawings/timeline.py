@@ -7,7 +7,7 @@ from datetime import datetime
 
 import numpy as np
 
-from merlin.base.text import count, duration, rate
+from merlin.base.text import count, cut, duration, rate
 from merlin.report.activity import Activity, Floats, Span
 from merlin.report.drawings.canvas import WIDTH, Drawing, ticks
 
@@ -39,7 +39,7 @@ def draw_timeline(found: Activity) -> str:
         base = lanes_top + i * (_LANE + _LANE_GAP) + _LANE
         ended = at_work.ok + at_work.failed
         most = float(ended.max()) or 1.0
-        drawing.text(_LEFT - 10, base - 9, _short(name), "name", "end")
+        drawing.text(_LEFT - 10, base - 9, cut(name, _NAME), "name", "end")
         drawing.line(_LEFT, base, WIDTH - _RIGHT, base)
         heights = _seen(_LANE * ended / most)
         failed = _seen(_LANE * at_work.failed / most)
@@ -64,7 +64,7 @@ def _seen(heights: Floats) -> Floats:
 def _draw_workers(drawing: Drawing, found: Activity, step: float, most: float, height: float) -> None:
     base = _TOP + height
     drawing.text(_LEFT - 10, _TOP + 10, "workers at work", "name", "end")
-    for tick in ticks(most, 3, least=1.0)[1:]:
+    for tick in ticks(most, count=3, least=1.0)[1:]:
         y = base - height * tick / most
         drawing.line(_LEFT, y, WIDTH - _RIGHT, y)
         drawing.text(WIDTH - _RIGHT + 8, y + 4, f"{tick:,.6g}")
@@ -97,21 +97,10 @@ def _times(span: Span, per_s: float) -> Iterator[tuple[float, str]]:
     begin = datetime.fromtimestamp(span.start).astimezone()
     yield span.start, f"{begin:%-d %b %H:%M:%S}"
     unit = next((unit for unit in _UNITS_S if unit * per_s >= _ROOM), _UNITS_S[-1])
+    form = "%-d %b" if unit >= 86400 else "%H:%M:%S" if unit < 60 else "%H:%M"
     offset = begin.utcoffset()
     zone = offset.total_seconds() if offset is not None else 0.0
     first = (span.start + zone) // unit * unit + unit - zone
     for at in np.arange(first, span.end, unit).tolist():
         if (at - span.start) * per_s >= 1.5 * _ROOM:
-            moment = datetime.fromtimestamp(at)
-            yield (
-                at,
-                f"{moment:%-d %b}"
-                if unit >= 86400
-                else f"{moment:%H:%M:%S}"
-                if unit < 60
-                else f"{moment:%H:%M}",
-            )
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _NAME else f"{name[: _NAME - 1]}…"
+            yield at, f"{datetime.fromtimestamp(at):{form}}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
-from pathlib import Path
 
 from merlin.base.page.document import Part
 from merlin.errors import MissingExtraError, ShardError, UsageError, command_line
@@ -49,7 +48,8 @@ def _described(ensemble: Ensemble, room: Room, on_step: Callable[[str], None], p
     titled += _pictures(ensemble, room, on_step) if pictures else []
     titled += [("Fields", tables.fields_table(facts)), ("Inputs", tables.inputs_table(facts))]
     shown = "".join(f"<h3>{escape(title)}</h3>\n{html}\n" for title, html in titled if html)
-    return f"{summary_of(facts)}\n{shown}{_left_out(facts.data.directory, room)}"
+    command = escape(command_line("shards", "plot", facts.data.directory, "-o", "data.html"))
+    return f"{summary_of(facts)}\n{shown}{room.note(f'. To see them: <code>{command}</code>')}"
 
 
 def _pictures(ensemble: Ensemble, room: Room, on_step: Callable[[str], None]) -> list[tuple[str, str]]:
@@ -62,14 +62,3 @@ def _pictures(ensemble: Ensemble, room: Room, on_step: Callable[[str], None]) ->
         return []  # nothing in it can be drawn
     drawn = ((section.title, figure(section)) for section in sections)
     return [(title, html) for title, html in drawn if room.takes(html, title)]
-
-
-def _left_out(path: Path, room: Room) -> str:
-    if not room.left_out:
-        return ""
-    names, command = (
-        escape(", ".join(room.left_out)),
-        escape(command_line("shards", "plot", path, "-o", "data.html")),
-    )
-    room.left_out.clear()
-    return f'<p class="note">No room was left for: {names}. To see them: <code>{command}</code></p>'

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from merlin.base.page.table import table
-from merlin.base.text import count, percent, printable
+from merlin.base.text import count, percent, printable, some_of
 from merlin.report.facts import ReportFacts, moment
 from merlin.shards.plot.ticks import number
 from merlin.status.failures import FailureGroup
@@ -55,11 +55,11 @@ def _headline(group: FailureGroup) -> str:
 
 def _details(group: FailureGroup) -> str:
     title = f"{escape(group.step)}, {escape(group.exit_class)}: {count(group.count, 'task')}"
-    facts = (
-        [f"from {moment(group.first)} to {moment(group.last)}"] if group.count > 1 else [moment(group.first)]
-    )
-    facts.append("on " + ", ".join(group.hosts[:8]) + (" …" if len(group.hosts) > 8 else ""))
-    lines = [f'<p class="note">{escape(", ".join(facts))}</p>']
+    when = moment(group.first)
+    if group.count > 1:
+        when = f"from {when} to {moment(group.last)}"
+    hosts = some_of(group.hosts, more=" …")
+    lines = [f'<p class="note">{escape(f"{when}, on {hosts}")}</p>']
     lines += [f"<p>{_range_text(found)}</p>" for found in group.ranges[:_MOST_RANGES]]
     if group.examples and group.examples[0].inputs:
         example = group.examples[0]
@@ -80,11 +80,11 @@ def _range_text(found: InputRange) -> str:
 
 
 def _inputs(inputs: Mapping[str, Any]) -> str:
-    shown = [
+    texts = (
         f"{name} = {number(value, 6) if isinstance(value, float) else value}"
-        for name, value in list(inputs.items())[:_MOST_INPUTS]
-    ]
-    return ", ".join(shown) + (" …" if len(inputs) > _MOST_INPUTS else "")
+        for name, value in inputs.items()
+    )
+    return some_of(texts, _MOST_INPUTS, more=" …")
 
 
 def _tail(text: str) -> str:

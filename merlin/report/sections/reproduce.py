@@ -24,11 +24,9 @@ def reproduce(facts: ReportFacts) -> str:
     steps = []
     if known.spec_commit.id:
         command = shlex.join(["git", "-C", plan.spec_root, "checkout", known.spec_commit.id])
-        changed = (
-            " Files differed from it, so this alone may not be enough."
-            if known.spec_commit.is_changed
-            else ""
-        )
+        changed = ""
+        if known.spec_commit.is_changed:
+            changed = " Files differed from it, so this alone may not be enough."
         steps.append((f"Take the spec, and what it calls, as they were.{changed}", command))
     if plan.code_version:
         commit = f" (commit {known.code_commit})" if known.code_commit.id else ""
@@ -99,11 +97,10 @@ def _finish(facts: ReportFacts) -> Iterator[tuple[str, str]]:
 def _digest(path: Path) -> str:
     """The digest that the data must have to be the same."""
     try:
-        return (
-            f" Equal data have the content digest <code>{escape(read_manifest(path).content_digest)}</code>."
-        )
+        digest = read_manifest(path).content_digest
     except MerlinError:
         return ""
+    return f" Equal data have the content digest <code>{escape(digest)}</code>."
 
 
 def spec(facts: ReportFacts) -> str:

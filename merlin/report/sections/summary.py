@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from merlin.base.page.document import cards
-from merlin.base.page.outcomes import counts_bar
+from merlin.base.page.document import cards, counts_bar
 from merlin.base.text import count, duration, percent
 from merlin.report.facts import ReportFacts, between, moment
 

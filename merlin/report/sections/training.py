@@ -63,12 +63,8 @@ def _run(line: RunLine, room: Room, pictures: bool) -> str:
         lines += _numbers(measured)
     best = None if measured is None else int(measured["trainer"])
     lines.append(f"<h3>Trainers</h3>\n{tables.trainers_table(history, best)}")
-    if room.left_out:
-        names = escape(", ".join(room.left_out))
-        room.left_out.clear()
-        lines.append(
-            f'<p class="note">No room was left for: {names}; they are in {escape(str(run.path))}.</p>'
-        )
+    if note := room.note(f"; they are in {escape(str(run.path))}."):
+        lines.append(note)
     return "\n".join(lines)
 
 

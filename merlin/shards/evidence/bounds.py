@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from merlin.shards.format.manifest_file import FieldInfo
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import DatasetInfo
 from merlin.shards.format.statistics import channel_period, running, side_by_side
-
-Array = np.ndarray[Any, Any]
 
 
 class Bounds(Struct, frozen=True, dict=True):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from merlin.shards.evidence.stored import StoredShard
 from merlin.shards.format.digest import digest_array
 from merlin.shards.format.row_check import FIELDS, GIVEN, decode
 from merlin.shards.format.rows import NO_ROWS
+from merlin.shards.format.segments import Array, offsets_of
 from merlin.shards.format.shard_info import (
     ATTEMPT,
     DatasetInfo,
@@ -28,8 +28,6 @@ from merlin.shards.format.shard_info import (
     shard_name,
     skeleton_digest,
 )
-
-Array = np.ndarray[Any, Any]
 
 
 class ProvenRows:
@@ -133,7 +131,7 @@ class ProvenRows:
             for number in np.unique(self._file).tolist():
                 mine = self._file == number
                 lengths[mine] = np.diff(self._stored[number].offsets(name))[self._place[mine]]
-            self._offsets[name] = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+            self._offsets[name] = offsets_of(lengths)
         return self._offsets[name]
 
     def _read_items(self, name: str, lo: int, out: Array) -> None:
@@ -162,8 +160,8 @@ def previous_rows(directory: Path, shard: int) -> tuple[list[ProvenRows], list[s
     path = directory / shard_name(shard)
     sidecars = [directory / name for name in (info_name(shard), next_info_name(shard))]
     found, problems = [], []
-    for sidecar in sidecars if path.is_file() else [s for s in sidecars if s.is_file()]:
-        if sidecar.is_file() or sidecar == sidecars[0]:
+    for sidecar in sidecars:
+        if sidecar.is_file() or (sidecar == sidecars[0] and path.is_file()):
             try:
                 found.append(ProvenRows(path, read_info(sidecar)))
             except ShardError as e:

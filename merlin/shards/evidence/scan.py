@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -19,11 +18,11 @@ from merlin.errors import ShardError
 from merlin.shards.evidence.bounds import Bounds
 from merlin.shards.format.aligned import aligned_empty
 from merlin.shards.format.digest import BlockDigest, digest_bytes
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import DatasetInfo, Extent, ShardInfo
 from merlin.shards.reading.chunks import Chunks, chunks_of
 from merlin.shards.reading.column_reader import read_into
 
-Array = np.ndarray[Any, Any]
 Tick = Callable[[int], None]  # called with the number of bytes that were just read
 
 PIECE_BYTES = 1 << 21  # read, hashed and compared while it is in a cache
@@ -52,9 +51,9 @@ class Job(Struct, frozen=True):
 
     def run(self, descriptor: int, tick: Tick) -> ColumnFindings:
         """Read and check these extents of an open file."""
-        if self.dataset.compression in ("", "none"):
-            return _scan_raw(self, descriptor, tick)
-        return _scan_chunks(self, descriptor, tick)
+        if self.dataset.is_compressed:
+            return _scan_chunks(self, descriptor, tick)
+        return _scan_raw(self, descriptor, tick)
 
 
 def jobs_of(info: ShardInfo, bounds: Callable[[DatasetInfo], Bounds | None]) -> Iterator[Job]:

@@ -22,11 +22,10 @@ from merlin.shards.evidence.probe import probe
 from merlin.shards.evidence.text_heap import REFERENCE_BYTES, read_texts
 from merlin.shards.format.digest import BLOCK_BYTES, TEXT_BLOCK_ROWS
 from merlin.shards.format.row_check import NUM_GROUPS, RowChecks, group_of
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
 from merlin.shards.reading.chunks import Chunks, chunks_described, chunks_of
 from merlin.shards.reading.column_reader import read_into
-
-Array = np.ndarray[Any, Any]
 
 
 class StoredColumn(Struct, frozen=True):
@@ -219,7 +218,7 @@ def _column_of(dataset: DatasetInfo) -> StoredColumn:
     described = dataset.name, dataset.dtype, dataset.shape
     if dataset.dtype == TEXT_DTYPE or not dataset.extents:
         return StoredColumn(*described, offset=dataset.references)
-    if dataset.compression in ("", "none"):
+    if not dataset.is_compressed:
         return StoredColumn(*described, offset=dataset.extents[0].offset)
     try:
         return StoredColumn(*described, chunks=chunks_of(dataset))

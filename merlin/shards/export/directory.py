@@ -6,7 +6,6 @@ finished file. Then ``export.json`` takes their place; a directory without it ho
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import shutil
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from merlin.base.clock import utc_now
 from merlin.base.files import TEMPORARY_SUFFIX, sync_path, write_text
 from merlin.base.records import FileFormat, as_kind, indented, to_plain
 from merlin.errors import ShardError, UsageError
@@ -80,7 +80,7 @@ class ExportDirectory(UnfinishedDirectory[ExportedFile]):
         body = {
             **FORMAT.head(),
             "request": self._request,
-            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "created": utc_now(),
             "num_samples": sum(file.num_samples for file in files),
             "size_bytes": sum(file.size_bytes for file in files),
             **about,

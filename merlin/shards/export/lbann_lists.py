@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from msgspec import Struct
 
 from merlin.base.files import replacing
+from merlin.base.ranges import numbers
 from merlin.shards.export.base import ExportedFile
 from merlin.shards.export.view import View
 from merlin.shards.format.segments import Array
@@ -48,12 +48,11 @@ class FailedRows:
 
     def __init__(self, view: View) -> None:
         data = view.ens.manifest
-        ranges = [
-            np.arange(source.first_row + a, source.first_row + b)
+        rows = numbers(
+            (source.first_row + a, source.first_row + b)
             for source in data.sources
             for a, b in (*source.failed, *source.filtered)
-        ]
-        rows = np.sort(np.concatenate([np.zeros(0, np.int64), *ranges]))
+        )
         if view.split is not None:
             names = np.array([*data.splits.fractions, ""])
             split = split_indices(sample_ids(data, rows), data.splits.fractions, data.splits.seed)
@@ -159,14 +158,10 @@ def _write_together(
                 listed = rows[mask]
                 if one.excludes:
                     listed = np.sort(np.concatenate([rows[~mask], failed.among(part.lo, part.hi)]))
-                _write_line(file, part, int(mask.sum()), listed)
+                num, names = int(mask.sum()), "".join(f" {row:09d}" for row in listed.tolist())
+                file.write(f"{part.file.removeprefix('bundles/')} {num} {_size(part) - num}{names}\n")
 
 
 def _size(part: ExportedFile) -> int:
     """Samples in a bundle, failed ones among them."""
     return part.num_samples + int(part.facts["num_failed"])
-
-
-def _write_line(file: IO[str], part: ExportedFile, included: int, listed: Array) -> None:
-    names = "".join(f" {row:09d}" for row in listed.tolist())
-    file.write(f"{part.file.removeprefix('bundles/')} {included} {_size(part) - included}{names}\n")

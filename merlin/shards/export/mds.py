@@ -17,8 +17,8 @@ import numpy as np
 from merlin.base.files import temporary_name, write_text, written_name
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards.export.base import ExportedFile, Exporter, file_digest
-from merlin.shards.export.view import Block, ExportColumn, sample
-from merlin.shards.format.segments import Array
+from merlin.shards.export.view import Block, ExportColumn
+from merlin.shards.format.segments import Array, offsets_of
 
 _VERSION = 2
 _SHARD_BYTES = 1 << 26  # what MDS writers aim at
@@ -94,7 +94,7 @@ class MdsExporter(Exporter):
                     file.write(piece)
                 sizes.append(size)
             start = 4 + 4 * (num + 1) + len(config)
-            ends = start + np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(sizes))])
+            ends = start + offsets_of(np.concatenate(sizes))
             if ends[-1] >= 1 << 32:
                 raise UsageError(
                     f"mds: a shard of {num:,} samples has {int(ends[-1]):,} bytes, and 2**32 are too many; "
@@ -124,7 +124,7 @@ class MdsExporter(Exporter):
         for i in range(len(block[self._columns[0].key])):
             sizes, values = [], []
             for column in self._columns:
-                data = _encode(column, sample(block[column.key], i))
+                data = _encode(column, block[column.key][i])
                 values.append(data)
                 if _fixed_size(column) is None:
                     sizes.append(len(data))

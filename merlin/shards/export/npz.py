@@ -5,17 +5,19 @@ A ragged column is two members, ``<name>.values`` and ``<name>.offsets`` (one mo
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from merlin.base.stored import read_npy_header
 from merlin.errors import UsageError
 from merlin.shards.export.base import Exporter
 from merlin.shards.export.view import ExportColumn
-from merlin.shards.format.segments import Array, Ragged
+from merlin.shards.format.segments import Array, Ragged, offsets_of
 
 _TEXT_LIMIT = 1 << 30  # bytes of an array of text, which has the width of its longest value
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the oldest date of a zip file; equal data makes equal files
@@ -43,7 +45,7 @@ class NpzExporter(Exporter):
         return {}
 
     def _write_ragged(self, archive: zipfile.ZipFile, column: ExportColumn, lo: int, hi: int) -> None:
-        offsets = np.concatenate(([0], np.cumsum(self.view.lengths(column, lo, hi)))).astype("<i8")
+        offsets = offsets_of(self.view.lengths(column, lo, hi))
         shape = (int(offsets[-1]), *column.shape)
 
         def values() -> Iterator[Array]:
@@ -71,8 +73,10 @@ class NpzExporter(Exporter):
 
     def count(self, path: Path) -> int:
         """The number of row numbers, as the header of that member says."""
-        with zipfile.ZipFile(path) as archive:
-            return _shape(archive, self.view.row.key)[0]
+        name = f"{self.view.row.key}.npy"
+        with zipfile.ZipFile(path) as archive, archive.open(name) as member:
+            shape, _, _ = read_npy_header(member, archive.getinfo(name).file_size)
+        return shape[0]
 
 
 def write_member(
@@ -82,14 +86,14 @@ def write_member(
     info = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
     info.compress_type = archive.compression
     with archive.open(info, "w", force_zip64=True) as member:
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(member, header)
+        member.write(npy_header(dtype, shape))
         for block in blocks:
             member.write(np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8).data)
 
 
-def _shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-    with archive.open(f"{name}.npy") as member:
-        stream: IO[bytes] = member
-        np.lib.format.read_magic(stream)
-        return tuple(np.lib.format.read_array_header_1_0(stream)[0])
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """What stands before the values in a ``.npy`` file."""
+    stream = io.BytesIO()
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue()

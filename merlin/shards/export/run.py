@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from functools import partial
+import pickle
+from collections.abc import Iterator, Sequence
+from concurrent.futures import as_completed
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from merlin.errors import ShardError
 from merlin.shards.export.base import ExportedFile, Exporter, ExportOptions, Progress
 from merlin.shards.export.directory import ExportDirectory, read_export
 from merlin.shards.export.formats import make_exporter
-from merlin.shards.export.workers import write_in_processes
+from merlin.shards.processes import fresh_processes
 
 _WORTH_BYTES = 64 << 20
 
@@ -41,7 +43,7 @@ def export(
         MissingExtraError: the format's library is not installed.
     """
     exporter = make_exporter(path, options)
-    write = partial(_write_files, path, exporter, num_workers=num_workers, progress=progress)
+    write = partial(_write_files, exporter, num_workers=num_workers, progress=progress)
     with ExportDirectory(out, _request(exporter)) as directory:
         if overwrite and directory.is_finished():
             with directory.replacement() as replacement:
@@ -55,7 +57,6 @@ def export(
 
 
 def _write_files(
-    path: Path,
     exporter: Exporter,
     directory: ExportDirectory,
     *,
@@ -68,7 +69,7 @@ def _write_files(
     if not is_complete:
         exporter.prepare(out)
         num_workers = _choose_workers(exporter, num_workers)
-        for file in _write_missing(path, out, exporter, files, num_workers, progress):
+        for file in _write_missing(out, exporter, files, num_workers, progress):
             directory.add(file)
             files.append(file)
     files.sort(key=lambda file: file.lo)
@@ -93,7 +94,6 @@ def _about(exporter: Exporter) -> dict[str, Any]:
 
 
 def _write_missing(
-    path: Path,
     out: Path,
     exporter: Exporter,
     have: list[ExportedFile],
@@ -105,7 +105,7 @@ def _write_missing(
     if min(num_workers, len(missing)) <= 1:
         written: Iterator[ExportedFile] = (exporter.write_part(out, number) for number in missing)
     else:
-        written = write_in_processes(path, out, exporter.options, missing, num_workers)
+        written = _write_in_processes(out, exporter, missing, num_workers)
     done = sum(part.num_samples for part in have)
     if progress:
         progress(done, exporter.view.num)
@@ -114,6 +114,33 @@ def _write_missing(
         done += part.num_samples
         if progress:
             progress(done, exporter.view.num)
+
+
+def _write_in_processes(
+    out: Path, exporter: Exporter, numbers: Sequence[int], num_workers: int
+) -> Iterator[ExportedFile]:
+    """Export the files of these numbers; yields them as they get finished.
+
+    Raises what writing one of them raised, and ShardError if a process died.
+    """
+    with fresh_processes(min(num_workers, len(numbers)), "a process that wrote files") as pool:
+        path, options = exporter.view.ens.path, exporter.options
+        for job in as_completed([pool.submit(_write_one, path, out, options, n) for n in numbers]):
+            yield job.result()
+
+
+_exporter = lru_cache(maxsize=1)(make_exporter)
+
+
+def _write_one(path: Path, out: Path, options: ExportOptions, number: int) -> ExportedFile:
+    try:
+        return _exporter(path, options).write_part(out, number)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 - of somebody's class, it has to reach the command in another one
+            raise ShardError(f"{type(error).__name__}: {error}") from None
+        raise
 
 
 def _choose_workers(exporter: Exporter, num_workers: int | None) -> int:

@@ -16,7 +16,7 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column, columns_of
 from merlin.shards.format.manifest_file import DataSet
-from merlin.shards.format.segments import Array, Ragged, Values
+from merlin.shards.format.segments import Array, Ragged, Values, stretches_of
 
 BLOCK_BYTES = 32 << 20
 _TEXT_BYTES = 1024  # assumed size of a text value
@@ -24,13 +24,6 @@ _MAX_ROWS = 4096
 _IDS = ("sample_id", "row")  # always the last two columns
 
 Block = dict[str, Values]
-
-
-def sample(values: Values, row: int) -> Any:
-    """One sample of a block's column."""
-    if isinstance(values, Ragged):
-        return values.values[values.offsets[row] : values.offsets[row + 1]]
-    return values[row]
 
 
 class ExportColumn(Column, frozen=True, kw_only=True):
@@ -113,21 +106,8 @@ class View:
             sizes = np.full(end - start, fixed, dtype=np.int64)
             for column in ragged:
                 sizes += self.lengths(column, start, end) * column.item_bytes
-            at = start
-            for size in group_rows(sizes):
-                yield at, at + size
-                at += size
-
-
-def group_rows(sizes: Array) -> Iterator[int]:
-    """The numbers of rows in consecutive blocks; a row that is larger than a block gets one of its own."""
-    total = np.cumsum(sizes)
-    done = 0
-    while done < len(sizes):
-        before = int(total[done - 1]) if done else 0
-        end = max(done + 1, int(np.searchsorted(total, before + BLOCK_BYTES, side="right")))
-        yield end - done
-        done = end
+            for a, b in stretches_of(sizes, BLOCK_BYTES):
+                yield start + a, start + b
 
 
 def _split(ens: Ensemble, name: str) -> Array:

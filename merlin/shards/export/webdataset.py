@@ -7,7 +7,6 @@ array, ``000000042.note.txt`` a text. Keys are row numbers. ``index.json`` lists
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import tarfile
@@ -18,7 +17,8 @@ import numpy as np
 
 from merlin.base.files import write_text
 from merlin.shards.export.base import ExportedFile, Exporter
-from merlin.shards.export.view import Block, ExportColumn, sample
+from merlin.shards.export.npz import npy_header
+from merlin.shards.export.view import Block, ExportColumn
 
 _BLOCK = 512
 _RECORD = 20 * _BLOCK  # a tar file's length is a multiple of this
@@ -57,7 +57,7 @@ class WebDatasetExporter(Exporter):
 
     def _write_tar(self, file: Any, lo: int, hi: int) -> None:
         members = [column for column in self.view.columns if not _in_json(column)]
-        headers = {column.key: _npy_header(column.dtype, column.shape) for column in members}
+        headers = {c.key: b"" if c.is_text else npy_header(c.dtype, c.shape) for c in members}
         row_name = self.view.row.key
         size = 0
         for _, block in self.view.blocks(lo, hi):
@@ -65,7 +65,7 @@ class WebDatasetExporter(Exporter):
             for i, row in enumerate(np.asarray(block[row_name]).tolist()):
                 size += _add(file, f"{row:09d}.json", numbers[i])
                 for column in members:
-                    data = _encode(column, sample(block[column.key], i), headers[column.key])
+                    data = _encode(column, block[column.key][i], headers[column.key])
                     size += _add(file, _member(row, column), data)
         file.write(bytes(2 * _BLOCK + -(size + 2 * _BLOCK) % _RECORD))
 
@@ -108,19 +108,11 @@ def _member(row: int, column: ExportColumn) -> str:
     return f"{row:09d}.{column.key}.{'txt' if column.is_text else 'npy'}"
 
 
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    stream = io.BytesIO()
-    if dtype.kind != "O":
-        header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(stream, header)
-    return stream.getvalue()
-
-
 def _encode(column: ExportColumn, value: Any, header: bytes) -> bytes:
     if column.is_text:
         return str(value).encode()
     if column.ragged:
-        header = _npy_header(column.dtype, value.shape)
+        header = npy_header(column.dtype, value.shape)
     return header + np.ascontiguousarray(value, column.dtype).tobytes()
 
 

@@ -22,7 +22,7 @@ from merlin.base.files import TEMPORARY_SUFFIX, name_directory, sync_path
 from merlin.errors import MissingExtraError
 from merlin.shards.export.base import ExportedFile, Exporter, file_digest, require_count
 from merlin.shards.export.view import ExportColumn
-from merlin.shards.format.segments import Array, Ragged
+from merlin.shards.format.segments import Array, Ragged, offsets_of
 
 NAME = "data.zarr"
 _CHUNK_BYTES = 1 << 18
@@ -111,7 +111,7 @@ class ZarrExporter(Exporter):
     def _offsets(self) -> dict[str, Array]:
         """Where each sample's items begin in `values`: eight bytes for each sample and ragged column."""
         return {
-            column.key: np.concatenate(([0], np.cumsum(self.view.lengths(column, 0, self.view.num))))
+            column.key: offsets_of(self.view.lengths(column, 0, self.view.num))
             for column in self.view.columns
             if column.ragged
         }

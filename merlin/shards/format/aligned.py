@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from merlin.shards.format.segments import Array
+
 CACHE_LINE = 64
 
 
-def aligned_empty(
-    shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int = CACHE_LINE
-) -> np.ndarray[Any, Any]:
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any], alignment: int = CACHE_LINE) -> Array:
     """Like `np.empty`, starting at a multiple of `alignment` bytes (text, being Python objects, excepted)."""
     if dtype.kind == "O":
         return np.empty(shape, dtype)
@@ -26,9 +26,7 @@ def aligned_empty(
     return memory[start : start + num_bytes].view(dtype).reshape(shape)
 
 
-def copy_rows(
-    source: np.ndarray[Any, Any], rows: Sequence[int], out: np.ndarray[Any, Any], places: Sequence[int]
-) -> None:
+def copy_rows(source: Array, rows: Sequence[int], out: Array, places: Sequence[int]) -> None:
     """out[places[k]] = source[rows[k]] for C-contiguous arrays of large rows, at any alignment."""
     unit = np.uint64 if source[:1].nbytes % 8 == 0 else np.uint8
     wide = source.reshape(len(source), -1).view(unit)

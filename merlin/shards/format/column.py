@@ -10,6 +10,7 @@ from msgspec import Struct
 from merlin.base.field import TEXT_DTYPE, dtype_of
 from merlin.base.kinds import SampleKind
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet, FieldInfo
+from merlin.shards.format.segments import Array
 from merlin.shards.format.statistics import Statistics
 
 Group = Literal["fields", "inputs", "parameters", "ids"]
@@ -86,6 +87,11 @@ def columns_of(data: DataSet) -> list[Column]:
         *(_label_column(info, "parameters") for info in data.parameters),
         *(Column(path=name, group="ids", field=FieldInfo(name=name, dtype="<i8")) for name in _IDS),
     ]
+
+
+def as_input(values: Array) -> Array:
+    """The values of an input (n,) as data sets have them: float64 or str."""
+    return values.astype("<f8") if values.dtype.kind in "iufb" else values.astype(str).astype(object)
 
 
 def _label_column(info: ColumnInfo, group: Group) -> Column:

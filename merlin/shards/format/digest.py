@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
+from merlin.shards.format.segments import Array
+
 ALGORITHM = "blake3"
 BLOCK_BYTES = 1 << 21
 TEXT_BLOCK_ROWS = 1024
@@ -59,7 +61,7 @@ def digest_text(values: Iterable[str]) -> str:
     return state.hexdigest()
 
 
-def row_digests(block: np.ndarray[Any, Any]) -> list[bytes]:
+def row_digests(block: Array) -> list[bytes]:
     """BLAKE3 of each row of a C-contiguous little-endian numeric block."""
     raw = np.ascontiguousarray(block).reshape(-1).view(np.uint8).reshape(len(block), -1)
     return [blake3(row.data).digest() for row in raw]
@@ -70,7 +72,7 @@ def digest_rows(digests: Iterable[bytes]) -> str:
     return digest_bytes(b"".join(digests))
 
 
-def digest_array(block: np.ndarray[Any, Any]) -> str:
+def digest_array(block: Array) -> str:
     """Digest of a C-contiguous little-endian numeric block (m, *shape of a row), or of a block of str."""
     if block.dtype.kind == "O":
         return digest_text(block.tolist())
@@ -79,7 +81,7 @@ def digest_array(block: np.ndarray[Any, Any]) -> str:
     return digest_bytes(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
 
 
-def is_wide(block: np.ndarray[Any, Any]) -> bool:
+def is_wide(block: Array) -> bool:
     """Return whether the rows of a block have digests of their own."""
     return block.dtype.kind != "O" and len(block) > 0 and block.nbytes // len(block) >= WIDE_BYTES
 
@@ -92,7 +94,7 @@ class BlockDigest:
         self._row_bytes = row_bytes if row_bytes >= WIDE_BYTES else 0
         self._row, self._left = blake3(), row_bytes
 
-    def update(self, content: np.ndarray[Any, Any]) -> None:
+    def update(self, content: Array) -> None:
         """Add bytes (n,)."""
         if not self._row_bytes:
             self._state.update(content.data)

@@ -220,17 +220,11 @@ def manifest_path(path: Path) -> Path:
     return path if path.name == NAME else path / NAME
 
 
-def study_workspace(data: DataSet) -> Path:
-    """Return the workspace of the study that the data set began with.
-
-    The data set lies below it, at the path that is the aggregate's id.
-    """
-    return data.directory.parents[len(Path(data.aggregate).parts) - 1]
-
-
 def source_workspace(data: DataSet, source: SourceInfo) -> Path:
     """Return the workspace in which a source's tasks ran, and in which they are run again."""
-    return study_workspace(data) / source.workspace
+    # the data set lies below the study's workspace, at the path that is the aggregate's id
+    study = data.directory.parents[len(Path(data.aggregate).parts) - 1]
+    return study / source.workspace
 
 
 def row_outcome(data: DataSet, source: SourceInfo, task: int) -> tuple[str, str]:

@@ -17,12 +17,12 @@ import base64
 import threading
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from merlin.errors import ShardError
 from merlin.shards.format.digest import WIDE_BYTES, hash64, is_wide, row_digests
+from merlin.shards.format.segments import Array
 from merlin.shards.format.splits import mix64
 
 FIELDS, GIVEN = 0, 1
@@ -36,8 +36,6 @@ _HALF, _ONE = np.uint64(32), np.uint64(1)
 _ITEM = np.uint64(0x9E3779B97F4A7C15)
 # memory for intermediate values; fresh memory costs more than the arithmetic in it
 _local = threading.local()
-
-Array = np.ndarray[Any, Any]
 
 
 def group_of(name: str) -> int | None:

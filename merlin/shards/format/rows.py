@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
@@ -11,11 +11,12 @@ from msgspec import Struct
 from merlin.base.ranges import Range
 from merlin.errors import ShardError
 from merlin.plan.plan import Aggregate, StepInstance
+from merlin.shards.format.segments import Array
 
 if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
 
-NO_ROWS: np.ndarray[Any, Any] = np.zeros(0, dtype=np.int64)
+NO_ROWS: Array = np.zeros(0, dtype=np.int64)
 
 
 class Span(Struct, frozen=True):
@@ -91,22 +92,27 @@ class RowMap(Struct, frozen=True):
             yield Span(source, first, lo - first, end - first)
             lo = end
 
-    def locate(self, rows: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    def locate(self, rows: Array) -> tuple[Array, Array]:
         """(index of source, task) of each row."""
         source, task = np.divmod(rows - self.aggregate.first_row, self.num_tasks)
         return source, task
 
-    def sample_ids(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def sample_ids(self, rows: Array) -> Array:
         """The task's sample, if sources are expanded over samples; else the row, as each source is a sample."""
         ids = self.first_sample + self.locate(rows)[1] if self.per_sample else rows
         return np.asarray(ids, dtype="<i8")
 
 
+def aggregate_of(instance: StepInstance) -> Aggregate:
+    """What an aggregate (or manifest) instance collects."""
+    if instance.aggregate is None:
+        raise ShardError(f"step instance '{instance.id}' collects nothing")
+    return instance.aggregate
+
+
 def row_map(workspace: Workspace, aggregate_instance: StepInstance) -> RowMap:
     """The row map of an aggregate (or manifest) instance."""
-    aggregate = aggregate_instance.aggregate
-    if aggregate is None:
-        raise ShardError(f"step instance '{aggregate_instance.id}' collects nothing")
+    aggregate = aggregate_of(aggregate_instance)
     sources = [workspace.instance(source) for source in aggregate.sources]
     if not sources or len({source.num_tasks for source in sources}) != 1:
         raise ShardError(f"the sources of '{aggregate_instance.id}' differ in their number of tasks")

@@ -12,6 +12,30 @@ from msgspec import Struct
 Array = np.ndarray[Any, Any]
 
 
+def offsets_of(lengths: Array | Sequence[int]) -> Array:
+    """(n + 1,) int64: where each of n runs of items begins, one after the other, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
+    return offsets
+
+
+def numbers_of_runs(begins: Array, lengths: Array) -> Array:
+    """The numbers from begins[k] up to begins[k] + lengths[k] of each run k (n,), one run after the other."""
+    offsets = offsets_of(lengths)
+    return np.repeat(begins - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
+
+
+def stretches_of(sizes: Array, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Consecutive rows [lo, hi) of at most so many bytes together; a row of more bytes is a stretch of its own."""
+    ends = np.cumsum(sizes)
+    lo = 0
+    while lo < len(sizes):
+        before = int(ends[lo - 1]) if lo else 0
+        hi = max(lo + 1, int(np.searchsorted(ends, before + most_bytes, side="right")))
+        yield lo, hi
+        lo = hi
+
+
 class Ragged(Struct, frozen=True):
     """Sample i has the items values[offsets[i]:offsets[i + 1]]."""
 
@@ -21,8 +45,7 @@ class Ragged(Struct, frozen=True):
     @classmethod
     def of(cls, rows: Sequence[Array | None], dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ragged:
         """Make it from each sample's items, (m, *shape), cast to `dtype`; None stands for no items."""
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([0 if row is None else len(row) for row in rows], out=offsets[1:])
+        offsets = offsets_of([0 if row is None else len(row) for row in rows])
         values = np.empty((int(offsets[-1]), *shape), dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             for row, lo, hi in zip(rows, offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
@@ -42,12 +65,9 @@ class Ragged(Struct, frozen=True):
             return self.values[int(self.offsets[index]) : int(self.offsets[index + 1])]
         if isinstance(key, slice) and key.step in (None, 1):
             lo, hi, _ = key.indices(len(self))
-            return self.rows(lo, max(lo, hi))
+            return Ragged(self.values, self.offsets[lo : max(lo, hi) + 1])
         begins, lengths = self.offsets[:-1][key], self.lengths[key]
-        offsets = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        picked = np.repeat(begins - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
-        return Ragged(self.values[picked], offsets)
+        return Ragged(self.values[numbers_of_runs(begins, lengths)], offsets_of(lengths))
 
     def __iter__(self) -> Iterator[Array]:
         for lo, hi in itertools.pairwise(self.offsets.tolist()):
@@ -80,18 +100,11 @@ class Ragged(Struct, frozen=True):
         """The items of all samples together: a view."""
         return self.values[int(self.offsets[0]) : int(self.offsets[-1])]
 
-    def rows(self, lo: int, hi: int) -> Ragged:
-        """Samples [lo, hi), sharing the values."""
-        return Ragged(self.values, self.offsets[lo : hi + 1])
-
     def select(self, keep: Array) -> Ragged:
         """The samples where `keep` (n,) is true; a copy unless that is all of them."""
         if keep.all():
             return Ragged(self.items, self.offsets - self.offsets[0])
-        lengths = self.lengths
-        offsets = np.zeros(int(np.count_nonzero(keep)) + 1, np.int64)
-        np.cumsum(lengths[keep], out=offsets[1:])
-        return Ragged(self.items[np.repeat(keep, lengths)], offsets)
+        return Ragged(self.items[np.repeat(keep, self.lengths)], offsets_of(self.lengths[keep]))
 
     def any_item(self, marks: Array) -> Array:
         """(n,) bool: for which samples one of the `marks` (items,) is set."""

@@ -54,6 +54,10 @@ class DatasetInfo(Struct, frozen=True):
     references: int | None = None  # of text: where in the file the references to the values are (text_heap)
 
     @property
+    def is_compressed(self) -> bool:
+        return self.compression not in ("", "none")
+
+    @property
     def digest(self) -> str:
         """Digest of the content: equal values have equal digests, however they are stored."""
         return combine(self.dtype, self.shape, self.blocks)
@@ -136,6 +140,16 @@ def read_info(path: Path) -> ShardInfo:
     if not is_intact or (info.content_digest, info.file_digest) != stated:
         raise ShardError(f"{path}: its digests do not agree with each other; the file was changed")
     return info
+
+
+def sized_info(directory: Path, shard: int) -> ShardInfo | None:
+    """What a shard holds; None if there is no valid sidecar, or no file of the size that it says."""
+    try:
+        info = read_info(directory / info_name(shard))
+        size = (directory / shard_name(shard)).stat().st_size
+    except (ShardError, OSError):
+        return None
+    return info if size == info.size_bytes else None
 
 
 def skeleton_digest(path: Path, datasets: Sequence[DatasetInfo]) -> str:

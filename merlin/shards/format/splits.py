@@ -8,9 +8,10 @@ the spec.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+
+from merlin.shards.format.segments import Array
 
 ALGORITHM = "splitmix64"
 
@@ -19,7 +20,7 @@ MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
-def mix64(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def mix64(x: Array) -> Array:
     """SplitMix64's output function of unsigned 64-bit integers."""
     with np.errstate(over="ignore"):
         x = x + GAMMA
@@ -28,16 +29,14 @@ def mix64(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(x ^ (x >> np.uint64(31)))
 
 
-def unit_hash(sample_ids: np.ndarray[Any, Any], seed: int) -> np.ndarray[Any, Any]:
+def unit_hash(sample_ids: Array, seed: int) -> Array:
     """A number in [0, 1) per sample id."""
     salt = mix64(np.array([seed % 2**64], dtype=np.uint64))[0]
     mixed = mix64(np.asarray(sample_ids, dtype=np.int64).astype(np.uint64) ^ salt)
     return np.asarray((mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
-def split_indices(
-    sample_ids: np.ndarray[Any, Any], fractions: Mapping[str, float], seed: int
-) -> np.ndarray[Any, Any]:
+def split_indices(sample_ids: Array, fractions: Mapping[str, float], seed: int) -> Array:
     """Index into `fractions` per sample id; len(fractions) where the sum of fractions is below 1."""
     borders = np.cumsum(np.fromiter(fractions.values(), dtype=np.float64, count=len(fractions)))
     if len(borders) and abs(borders[-1] - 1.0) < 1e-9:

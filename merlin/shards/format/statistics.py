@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
+
 Reals = tuple[float, ...]
 Channel = tuple[int, float, float, float, float]  # count, min, max, mean, m2
 

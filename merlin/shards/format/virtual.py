@@ -14,8 +14,7 @@ from merlin.base.records import FileFormat
 from merlin.errors import ShardError
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 FORMAT = FileFormat("merlin-ensemble", 1)
 

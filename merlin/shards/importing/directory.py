@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import Struct
@@ -30,7 +30,6 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
     def __init__(self, directory: Path, identity: str) -> None:
         super().__init__(directory, "import", ImportedShard)
         self._identity = identity
-        self._is_new = not directory.exists()
 
     def begin(self) -> dict[int, ImportedShard]:
         """The shards that are done already; afterwards a manifest in the directory is the import's own.
@@ -93,13 +92,6 @@ class ImportDirectory(UnfinishedShards[ImportedShard]):
         (room / NAME).replace(self.directory / NAME)
         sync_path(self.directory)
         self.remove_record()
-
-    def discard(self) -> None:
-        """Remove what was written, and the directory if it was not there before."""
-        self.remove_data_set()
-        if self._is_new:
-            with suppress(OSError):  # by now something else is in it
-                self.directory.rmdir()
 
 
 def study_id(identity: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from merlin.base.records import parsed
 from merlin.errors import ShardError, UsageError
 from merlin.shards.format.foreign_hdf5 import ForeignFile
-from merlin.shards.format.segments import Array, Ragged, Values
+from merlin.shards.format.segments import Ragged, Values
 from merlin.shards.importing.source_file import (
     Facts,
     SourceFile,
@@ -81,7 +81,7 @@ class RowsFile(_Hdf5Source):
         dataset = self._dataset(key)
         with _explaining(self.path, key):
             if facts.ragged:
-                return _join(dataset[lo:hi], facts)
+                return Ragged.of(dataset[lo:hi], facts.dtype, ())
             if facts.is_text and h5py.check_string_dtype(dataset.dtype) is not None:
                 return as_text(dataset.asstr()[lo:hi])
             return as_text(dataset[lo:hi]) if facts.is_text else np.asarray(dataset[lo:hi])
@@ -188,9 +188,8 @@ class GroupsFile(_Hdf5Source):
         if facts.is_text:
             return _text(node)
         value = np.reshape(node[()], facts.shape)
-        is_whole = (
-            facts.dtype.kind in "iu" and value.dtype.kind in "iu"
-        )  # int64 and uint64 would become float64
+        # int64 and uint64 would become float64
+        is_whole = facts.dtype.kind in "iu" and value.dtype.kind in "iu"
         return value.astype(facts.dtype) if is_whole or value.dtype.kind not in "biufc" else value
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
@@ -290,9 +289,3 @@ def _text(node: Any) -> str:
     if isinstance(value, np.ndarray):
         value = value.tobytes() if value.dtype.kind == "S" else "".join(as_text(value.ravel()))
     return value.rstrip(b"\0").decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def _join(rows: Array, facts: Facts) -> Ragged:
-    offsets = np.concatenate(([0], np.cumsum([len(row) for row in rows]))).astype(np.int64)
-    values = np.concatenate(rows) if len(rows) else np.zeros(0, facts.dtype)
-    return Ragged(values.astype(facts.dtype, copy=False), offsets)

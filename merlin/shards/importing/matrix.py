@@ -13,11 +13,6 @@ MAX_COLUMNS = 1000  # a data set has an array, statistics and a line in its tabl
 KEPT_BYTES = 64 << 20  # up to this size, rows of a shard are read once for all columns, else for each column
 
 
-def column_names(name: str, num: int) -> list[str]:
-    """The names that the columns of a matrix get as inputs of a data set."""
-    return [f"{name}{i}" for i in range(num)]
-
-
 class MatrixFile(SourceFile):
     """A file's column of k numbers as k columns "0", "1", …; the rows of a shard are read once for all of them."""
 

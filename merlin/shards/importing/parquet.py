@@ -12,7 +12,7 @@ import numpy as np
 from merlin.base.records import parsed
 from merlin.base.tables.parquet import ParquetTable, is_text, load_pyarrow
 from merlin.errors import ShardError
-from merlin.shards.format.segments import Array, Ragged, Values
+from merlin.shards.format.segments import Array, Ragged, Values, offsets_of
 from merlin.shards.importing.source_file import (
     Facts,
     SourceFile,
@@ -76,7 +76,7 @@ class ParquetFile(SourceFile):
             values: Array = _numbers(column, facts)
         if lengths is None:
             return values
-        return Ragged(values, np.concatenate(([0], np.cumsum(lengths))).astype(np.int64))
+        return Ragged(values, offsets_of(lengths))
 
     def _lengths(self, key: str, lo: int, hi: int, facts: Facts) -> Array:
         return _lengths(self._column(key, lo, hi))

@@ -50,6 +50,12 @@ class ImportPlan(Struct, frozen=True):
     def num_shards(self) -> int:
         return max(1, -(-self.planned // self.aggregate.samples_per_shard))
 
+    def positions_of(self, shard: int) -> tuple[int, int]:
+        """The positions [lo, hi) of the samples in a shard."""
+        size = self.aggregate.samples_per_shard
+        lo, hi = np.searchsorted(self.rows, [shard * size, (shard + 1) * size]).tolist()
+        return lo, hi
+
 
 def plan_import(schema: ImportSchema, sources: Sequence[SourceFile]) -> ImportPlan:
     """Find the columns in the files and number the samples."""

@@ -15,7 +15,7 @@ from merlin.base.kinds import KINDS, kind_of_shape
 from merlin.errors import ShardError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.shards.importing.fit import check_fit
-from merlin.shards.importing.matrix import MAX_COLUMNS, MatrixFile, column_names
+from merlin.shards.importing.matrix import MAX_COLUMNS, MatrixFile
 from merlin.shards.importing.source_file import Facts, SourceFile, list_some
 from merlin.shards.importing.streams import FileColumn, Stream
 from merlin.shards.writing import check
@@ -112,6 +112,8 @@ def _plain_streams(
             f"{'any number of them' if first.ragged else f'shape {first.shape}'}; name it among the fields, "
             "of which a model may have inputs, too"
         )
+    if any(part.facts.dtype.kind == "c" for part in parts):
+        raise UsageError(f"{what} holds complex numbers; name it among the fields")
     if any(part.facts.shape for part in parts):
         return _matrix_streams(group, name, parts)
     return [_plain_stream(group, name, parts)]
@@ -138,8 +140,10 @@ def _matrix_streams(group: str, name: str, parts: Sequence[FileColumn]) -> list[
         )
     files = [MatrixFile(part.source, part.key, part.facts) for part in parts]
     return [
-        _plain_stream(group, column, [FileColumn(file, str(i), None, file.facts(str(i))) for file in files])
-        for i, column in enumerate(column_names(name, num))
+        _plain_stream(
+            group, f"{name}{i}", [FileColumn(file, str(i), None, file.facts(str(i))) for file in files]
+        )
+        for i in range(num)
     ]
 
 

@@ -67,26 +67,21 @@ def _complete(plan: ImportPlan, directory: ImportDirectory, progress: Progress |
     try:
         _write_missing(plan, directory, done, progress)
     except ShardError:  # the files or the schema have to change: these shards are of no use
-        directory.discard()
+        directory.remove_data_set()
         raise
     write.write_manifest(directory.directory, plan, done)
     directory.remove_record()
 
 
 def _write_missing(
-    plan: ImportPlan,
-    directory: ImportDirectory,
-    done: dict[int, ImportedShard],
-    progress: Progress | None,
+    plan: ImportPlan, directory: ImportDirectory, done: dict[int, ImportedShard], progress: Progress | None
 ) -> None:
-    per_shard = plan.aggregate.samples_per_shard
     for shard in range(plan.num_shards):
-        lo, hi = np.searchsorted(plan.rows, [shard * per_shard, (shard + 1) * per_shard]).tolist()
+        lo, hi = plan.positions_of(shard)
         if shard not in done:
             for stream in plan.streams:
                 stream.expect(lo, hi)
-            dropped = find_dropped(plan, lo, hi)
-            done[shard] = write.write_shard(directory.directory, plan, shard, lo, hi, dropped)
+            done[shard] = write.write_shard(directory.directory, plan, shard, find_dropped(plan, lo, hi))
             directory.add(done[shard])
         if progress:
             progress(hi, plan.num)

@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.text import some_of
 from merlin.errors import ShardError
 from merlin.shards.format.segments import Array, Ragged, Values
 
@@ -173,10 +174,9 @@ def require_one(path: Path, names: Sequence[str], key: str) -> None:
         )
 
 
-def list_some(names: Iterable[str], limit: int = 12) -> str:
+def list_some(names: Iterable[str]) -> str:
     """Names for a message."""
-    listed = list(names)
-    return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "") if listed else "nothing"
+    return some_of(names, limit=12) or "nothing"
 
 
 def as_text(values: Iterable[Any]) -> Array:

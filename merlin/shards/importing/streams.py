@@ -12,8 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.plan.plan import PlannedField
-from merlin.shards.format.segments import Array, Ragged, Values
-from merlin.shards.importing.source_file import Facts, SourceFile
+from merlin.shards.format.segments import Array, Ragged, Values, offsets_of
+from merlin.shards.importing.source_file import Facts, SourceFile, as_text
+from merlin.shards.importing.text_numbers import not_numbers, numbers_in
 from merlin.shards.writing import check
 
 BLOCK_BYTES = 8 << 20
@@ -60,6 +61,7 @@ class Stream:
         self._starts = [0, *accumulate(part.facts.num for part in parts)]
         self.num = self._starts[-1]
         self._size = prod(field.shape)  # values of a sample, or of an item
+        self._no_numbers: dict[int, str] = {}  # positions of the last read with text that is none, and why
 
     def _pieces(self, lo: int, hi: int) -> Iterator[tuple[FileColumn, int, int, int]]:
         """Positions [lo, hi) file by file: (part, its first position, lo and hi counted in the file)."""
@@ -89,9 +91,28 @@ class Stream:
         return ((start, min(start + step, hi)) for start in range(lo, hi, step))
 
     def read(self, lo: int, hi: int) -> Values:
-        """Positions [lo, hi) in the field's shape, not yet in its dtype."""
-        found = [self._in_shape(part, part.read(a, b)) for part, _, a, b in self._pieces(lo, hi)]
-        return found[0] if len(found) == 1 else _join(found, self.field)
+        """Positions [lo, hi), at least one, in the field's shape, not yet in its dtype."""
+        self._no_numbers = {}
+        found = [
+            self._in_shape(part, self._numbers(start + a, part.read(a, b)))
+            for part, start, a, b in self._pieces(lo, hi)
+        ]
+        return found[0] if len(found) == 1 else _join(found)
+
+    def _numbers(self, first: int, values: Values) -> Values:
+        """The numbers, where a file with types has them as text; what is none becomes zero, and a problem."""
+        items = values.items if isinstance(values, Ragged) else values
+        if items.dtype.kind != "O" or self.field.is_text:
+            return values
+        cells, dtype = as_text(items.ravel()).tolist(), np.dtype(self.field.dtype)
+        numbers = numbers_in(cells, dtype).reshape(items.shape)
+        offsets = (
+            values.offsets - values.offsets[0] if isinstance(values, Ragged) else np.arange(len(items) + 1)
+        )
+        for i, why in not_numbers(cells, dtype).items():
+            row = np.searchsorted(offsets, i // prod(items.shape[1:]), side="right") - 1
+            self._no_numbers.setdefault(first + int(row), why)
+        return Ragged(numbers, offsets) if isinstance(values, Ragged) else numbers
 
     def _in_shape(self, part: FileColumn, values: Values) -> Values:
         """Values in the field's shape; a list with another number of values than the field becomes zeros."""
@@ -110,8 +131,8 @@ class Stream:
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def problems(self, lo: int, hi: int, values: Values) -> dict[int, str]:
-        """Positions in [lo, hi) whose value cannot be in the data set, and why; `values` are those read."""
-        found: dict[int, str] = {}
+        """Positions in [lo, hi) whose value cannot be in the data set, and why; `values` were read last."""
+        found = {position: why for position, why in self._no_numbers.items() if lo <= position < hi}
         for part, start, a, b in self._pieces(lo, hi):
             found |= {start + row: why for row, why in part.problems(a, b).items()}
             if part.facts.ragged and not self.field.ragged:
@@ -132,12 +153,11 @@ class Stream:
         return part.source.place(part.key, row)
 
 
-def _join(pieces: Sequence[Values], field: PlannedField) -> Values:
+def _join(pieces: Sequence[Values]) -> Values:
     """Join the samples of several files, one file after the other."""
+    dense = [piece for piece in pieces if not isinstance(piece, Ragged)]
+    if dense:
+        return np.concatenate(dense)
     ragged = [piece for piece in pieces if isinstance(piece, Ragged)]
-    if not field.ragged:
-        dense = [piece for piece in pieces if not isinstance(piece, Ragged)]
-        return np.concatenate(dense) if dense else np.zeros((0, *field.shape))
-    lengths = np.concatenate([np.zeros(1, np.int64), *(piece.lengths for piece in ragged)])
-    values = [piece.items for piece in ragged] or [np.zeros((0, *field.shape))]
-    return Ragged(np.concatenate(values), np.cumsum(lengths))
+    lengths = np.concatenate([piece.lengths for piece in ragged])
+    return Ragged(np.concatenate([piece.items for piece in ragged]), offsets_of(lengths))

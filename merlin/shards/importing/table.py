@@ -15,11 +15,11 @@ import numpy as np
 from merlin.base.tables.quotes import Dialect, OpenQuoteError
 from merlin.base.tables.text import TextTable
 from merlin.errors import ShardError, UsageError
-from merlin.shards.format.segments import Array, Values
+from merlin.shards.format.segments import Values
 from merlin.shards.importing.source_file import Facts, SourceFile, as_text, list_some, require_one
+from merlin.shards.importing.text_numbers import not_numbers, numbers_in
 
 _LOOK = 1000  # rows that decide whether a column holds numbers
-_TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
 class TableFile(SourceFile):
@@ -107,23 +107,15 @@ class TableFile(SourceFile):
         """Read cells; those that `problems` reports become zero."""
         columns = self._columns(key)
         cells = [cells[i] for cells in self._rows(lo, hi) for i in columns]
-        values = as_text(cells) if facts.is_text else _numbers(cells, facts.dtype)
+        values = as_text(cells) if facts.is_text else numbers_in(cells, facts.dtype)
         return values.reshape(hi - lo, *facts.shape)
 
     def problems(self, key: str, lo: int, hi: int, facts: Facts) -> dict[int, str]:
         if facts.is_text:
             return {}
-        columns, found = self._columns(key), {}
-        limits = np.iinfo(facts.dtype) if facts.dtype.kind in "iu" else None
-        for row, cells in enumerate(self._rows(lo, hi), lo):
-            for i in columns:
-                value = _parse(cells[i], facts.dtype)
-                if value is None:
-                    what = f"found {cells[i][:40]!r}" if cells[i] else "the value is missing"
-                    found[row] = f"expected {facts.dtype.name}, {what}"
-                elif limits and not limits.min <= value <= limits.max:
-                    found[row] = f"expected {facts.dtype.name} values, found {value}, which is out of range"
-        return found
+        columns = self._columns(key)
+        cells = [cells[i] for cells in self._rows(lo, hi) for i in columns]
+        return {lo + i // len(columns): why for i, why in not_numbers(cells, facts.dtype).items()}
 
     def place(self, key: str, row: int) -> str:
         line, column = self._table.place(row, self._columns(key)[0])
@@ -144,36 +136,3 @@ def _guess(cells: list[str]) -> np.dtype[Any]:
         return np.dtype(np.float64 if not known and cells else object)
     are_integers = len(known) == len(cells) and all(cell.lstrip("+-").isdigit() for cell in known)
     return np.dtype(np.int64 if are_integers else np.float64)
-
-
-def _parse(cell: str, dtype: np.dtype[Any]) -> Any:
-    """A number of the dtype's kind, or None."""
-    try:
-        match dtype.kind:
-            case "i" | "u":
-                return int(cell)
-            case "b":
-                return _TRUTH.get(cell.lower())
-            case "c":
-                return complex(cell)
-        return float(cell) if cell else float("nan")
-    except ValueError:
-        return None
-
-
-def _numbers(cells: list[str], dtype: np.dtype[Any]) -> Array:
-    wide = {"i": np.dtype(np.int64), "u": np.dtype(np.uint64), "f": np.dtype(np.float64)}.get(
-        dtype.kind, dtype
-    )
-    if dtype.kind == "f":
-        try:
-            return np.array(list(map(float, cells)), wide)
-        except ValueError:
-            pass
-    parsed = (_parse(cell, dtype) for cell in cells)
-    numbers = [0 if value is None else value for value in parsed]
-    try:
-        return np.array(numbers, wide)
-    except OverflowError:
-        limits = np.iinfo(wide)
-        return np.array([value if limits.min <= value <= limits.max else 0 for value in numbers], wide)

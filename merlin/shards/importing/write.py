@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,16 +10,13 @@ from typing import Any
 import numpy as np
 
 from merlin import __version__
+from merlin.base.clock import utc_now
 from merlin.base.ranges import numbers, to_ranges
 from merlin.errors import ShardError
 from merlin.shards.format.counts import Counts
 from merlin.shards.format.manifest_file import FailedTasks, SourceInfo
-from merlin.shards.format.segments import Array, Ragged, Values
-from merlin.shards.format.shard_info import (
-    ATTEMPT,
-    info_name,
-    read_info,
-)
+from merlin.shards.format.segments import Array, Ragged, Values, offsets_of
+from merlin.shards.format.shard_info import ATTEMPT, info_name, read_info
 from merlin.shards.importing.directory import ImportedShard, study_id
 from merlin.shards.importing.numbering import SampleSpan
 from merlin.shards.importing.plan import SOURCE, ImportPlan
@@ -71,7 +67,7 @@ class ImportedRows:
         if path not in self._offsets:
             stream = self._streams[path]
             lengths = [stream.lengths(a, b) for a, b in to_ranges(self._positions)]
-            self._offsets[path] = np.concatenate([np.zeros(1, np.int64), *lengths]).cumsum()
+            self._offsets[path] = offsets_of(np.concatenate([np.zeros(0, np.int64), *lengths]))
         return self._offsets[path]
 
     def read_items(self, path: str, lo: int, hi: int, out: Array) -> None:
@@ -100,11 +96,9 @@ def _refuse_bad_values(stream: Stream, lo: int, hi: int, values: Values) -> None
     )
 
 
-def write_shard(
-    out: Path, plan: ImportPlan, shard: int, lo: int, hi: int, dropped: dict[int, str]
-) -> ImportedShard:
-    """Write the shard of positions [lo, hi) without those that are dropped."""
-    content = ImportedRows(plan, lo, hi, dropped)
+def write_shard(out: Path, plan: ImportPlan, shard: int, dropped: dict[int, str]) -> ImportedShard:
+    """Write a shard without the positions that are dropped."""
+    content = ImportedRows(plan, *plan.positions_of(shard), dropped)
     fields = plan.aggregate.fields
     columns = [
         *(column for field in fields for column in field_columns(field, plan.aggregate, content)),
@@ -146,13 +140,12 @@ def _about(plan: ImportPlan) -> dict[str, Any]:
 def write_manifest(out: Path, plan: ImportPlan, done: dict[int, ImportedShard]) -> None:
     """Put the shards together: ``ensemble.h5`` and, last, ``manifest.json``."""
     summary = ShardSummary(plan)
-    failed = _failed_rows(done)
-    per_shard = plan.aggregate.samples_per_shard
+    failed = numbers(r for shard in done.values() for found in shard.dropped.values() for r in found)
     for shard in range(plan.num_shards):
-        lo, hi = np.searchsorted(plan.rows, [shard * per_shard, (shard + 1) * per_shard])
+        lo, hi = plan.positions_of(shard)
         present = np.setdiff1d(plan.rows[lo:hi], failed, assume_unique=True)
         summary.add(read_info(out / info_name(shard)), present)
-    now = _now()
+    now = utc_now()
     study = {"name": plan.schema.name, **_about(plan), "created": now, "finished": now}
     if plan.schema.description:
         study["description"] = plan.schema.description
@@ -168,21 +161,12 @@ def write_manifest(out: Path, plan: ImportPlan, done: dict[int, ImportedShard]) 
     write_manifest_file(out, data)
 
 
-def _failed_rows(done: dict[int, ImportedShard]) -> Array:
-    """Rows that were dropped, ascending."""
-    return numbers(r for shard in done.values() for found in shard.dropped.values() for r in found)
-
-
 def _source(name: str, span: SampleSpan, rows: Array, failed: Array) -> SourceInfo:
     """What became of the samples of a span; those with an id that no sample in the files has are missing."""
     rows, failed = _tasks(span, rows), _tasks(span, failed)
     missing = np.setdiff1d(np.arange(span.num), rows, assume_unique=True)
     counts = Counts(
-        planned=span.num,
-        ok=len(rows) - len(failed),
-        failed=len(failed),
-        skipped=0,
-        missing=len(missing),
+        planned=span.num, ok=len(rows) - len(failed), failed=len(failed), skipped=0, missing=len(missing)
     )
     return SourceInfo(
         id=name,
@@ -218,7 +202,3 @@ def _failures(named: Sequence[tuple[str, SampleSpan]], done: dict[int, ImportedS
             if len(tasks):
                 found.append(FailedTasks(name, cause, len(tasks), to_ranges(tasks)))
     return sorted(found, key=lambda group: -group.num)
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

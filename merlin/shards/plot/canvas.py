@@ -11,12 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 
 from merlin.errors import MissingExtraError
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 WIDTH = 10.0  # of every figure, inches
 MARGIN = 0.12

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from msgspec import Struct
 
 from merlin.errors import UsageError
+from merlin.shards.format.segments import Array, offsets_of
 from merlin.shards.format.splits import split_indices
 from merlin.shards.reading.query import positions_where
 from merlin.shards.reading.reader import SampleReader
-
-Array = np.ndarray[Any, Any]
 
 MAX_ROWS = 100_000  # of scalars and inputs; with more, a histogram of them looks the same
 _MAX_SHARDS = 100  # opened for these rows at most; so many stay open
@@ -49,7 +46,7 @@ class Choice(Struct, frozen=True):
         return self.rows[_spread(len(self.rows), num)]
 
 
-def choose(reader: SampleReader, *, split: str = "", query: str = "", max_rows: int = MAX_ROWS) -> Choice:
+def choose(reader: SampleReader, *, split: str = "", query: str = "") -> Choice:
     """Choose the rows to draw. Raises UsageError for an unknown split, or if nothing is left."""
     splits = reader.manifest.splits
     names = tuple(splits.fractions)
@@ -63,14 +60,14 @@ def choose(reader: SampleReader, *, split: str = "", query: str = "", max_rows: 
     num = len(reader)
     share = splits.fractions[split] if split else 1.0
     sizes = [shard.num_rows for shard in reader.manifest.shards]
-    wanted = min(num, int(max_rows / max(share, 1e-3) * 1.05))
+    wanted = min(num, int(MAX_ROWS / max(share, 1e-3) * 1.05))
     rows = _rows(sizes, wanted, None if reader.is_whole else reader.positions)
     member = split_indices(sample_ids(reader, rows), splits.fractions, splits.seed)
     total = num
     if split:
         inside = np.flatnonzero(member == names.index(split))
         total = len(inside) if len(rows) == num else -1 if query else splits.counts.get(split, -1)
-        inside = inside[_spread(len(inside), max_rows)]
+        inside = inside[_spread(len(inside), MAX_ROWS)]
         rows, member = rows[inside], member[inside]
     words = " and ".join(condition)
     if not len(rows):
@@ -83,12 +80,17 @@ def sample_ids(reader: SampleReader, rows: Array) -> Array:
     return np.asarray(reader.column_at("sample_id")[rows])
 
 
+def even(size: int, num: int) -> Array:
+    """At most `num` of `size` positions, evenly spaced."""
+    return np.unique(np.linspace(0, max(0, size - 1), min(size, num)).astype(np.int64))
+
+
 def _rows(sizes: list[int], num: int, positions: Array | None = None) -> Array:
     """`num` rows of shards of these sizes, from evenly spaced shards if there are very many.
 
     With `positions`, which are such rows, the result is indices into these.
     """
-    starts = np.cumsum([0, *sizes])
+    starts = offsets_of(sizes)
     if positions is not None:
         shard_of = np.searchsorted(starts[1:], positions, side="right")
         touched = np.unique(shard_of)

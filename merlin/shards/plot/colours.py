@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 INTENSITY, SIGNED, OTHER = "inferno", "RdBu_r", "viridis"  # matplotlib's; all can be read by the colour-blind
 _DECADES = 4  # of a logarithmic scale

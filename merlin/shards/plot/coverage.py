@@ -8,8 +8,9 @@ import numpy as np
 from msgspec import Struct, field
 
 import merlin.shards.plot.canvas as look
+from merlin.shards.format.segments import Array
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
-from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label, signed
+from merlin.shards.plot.ticks import Scale, apply, choose_scale, label, signed
 
 _MAX_POINTS = 4000  # in a panel; more would hide each other
 _ENOUGH_FOR_DENSITY = 1000

@@ -8,9 +8,11 @@ import numpy as np
 from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
+from merlin.base.kinds import NODE_ROLES
+from merlin.shards.format.segments import Array
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.colours import mark_colours
-from merlin.shards.plot.ticks import Array, drawn, number
+from merlin.shards.plot.ticks import drawn, number
 
 MAX_GRAPHS = 6
 MAX_EDGES = 20_000  # of one graph that are drawn
@@ -40,7 +42,7 @@ class GraphChart(Struct, frozen=True):
 def lay_out(title: str, graph: dict[str, Array]) -> tuple[Drawing, str, str]:
     """A graph's members as a drawing, in what plane it is, and what its nodes are coloured by."""
     edges = np.asarray(graph["edges"], dtype=np.int64).reshape(-1, 2)
-    members = [np.asarray(graph[role]) for role in ("nodes", "positions", "node_targets") if role in graph]
+    members = [np.asarray(graph[role]) for role in NODE_ROLES if role in graph]
     num = len(members[0]) if members else int(edges.max(initial=-1)) + 1
     if "positions" in graph:
         positions, how = plane(drawn(np.asarray(graph["positions"], dtype=np.float64)))

@@ -8,9 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
+from merlin.shards.format.segments import Array
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.coverage import rank_correlation
-from merlin.shards.plot.ticks import Array, apply, choose_scale, label, signed
+from merlin.shards.plot.ticks import apply, choose_scale, label, signed
 
 MAX_PANELS = 40
 _FEWEST = 10  # samples of a split that make a histogram

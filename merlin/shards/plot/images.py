@@ -8,9 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
+from merlin.shards.format.segments import Array
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
 from merlin.shards.plot.colours import SIGNED, Colours, choose_colours
-from merlin.shards.plot.ticks import Array, label, number
+from merlin.shards.plot.ticks import label, number
 
 MAX_PIXELS = 256  # of a picture's longer side; larger ones are averaged down
 MAX_ROWS = 24

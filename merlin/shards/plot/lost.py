@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from merlin.base.ranges import Ranges
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet
+from merlin.shards.format.segments import Array, offsets_of
+from merlin.shards.plot.choice import even
 from merlin.shards.plot.ticks import drawn
 from merlin.shards.reading.planned import task_inputs
-
-Array = np.ndarray[Any, Any]
 
 MAX_LOST = 400  # of each outcome; so many marks can still be distinguished
 
@@ -37,18 +35,14 @@ def lost_inputs(data: DataSet, labels: tuple[str, ...], parameters: tuple[str, .
                 drawn(np.column_stack(columns))[np.searchsorted(tasks, some)]
             )
     lost = {outcome: np.concatenate(parts) for outcome, parts in found.items()}
-    return {outcome: rows[_even(len(rows), MAX_LOST)] for outcome, rows in lost.items() if len(rows)}
+    return {outcome: rows[even(len(rows), MAX_LOST)] for outcome, rows in lost.items() if len(rows)}
 
 
 def _some(ranges: Ranges, num: int) -> Array:
     """At most `num` of the tasks in the ranges, spread evenly."""
     sizes = [b - a for a, b in ranges]
-    wanted = _even(sum(sizes), num)
-    starts = np.cumsum([0, *sizes])
+    wanted = even(sum(sizes), num)
+    starts = offsets_of(sizes)
     which = np.searchsorted(starts, wanted, side="right") - 1
     firsts = np.array([a for a, _ in ranges], dtype=np.int64)
     return np.asarray(firsts[which] + wanted - starts[which])
-
-
-def _even(size: int, num: int) -> Array:
-    return np.unique(np.linspace(0, max(0, size - 1), min(size, num)).astype(np.int64))

@@ -10,11 +10,10 @@ from msgspec import Struct
 from merlin.base.kinds import AXIS_NAMES
 from merlin.shards.description_rows import channel_name
 from merlin.shards.format.manifest_file import FieldInfo
+from merlin.shards.format.segments import Array
 from merlin.shards.plot.images import MAX_ROWS, MAX_TILES, Row, shrink
 from merlin.shards.plot.ticks import drawn, drawn_name
 from merlin.shards.reading.reader import SampleReader
-
-Array = np.ndarray[Any, Any]
 
 MAX_DRAWN_CHANNELS = 8  # of one field
 _MANY_TILES = 200  # from so many on, pictures are drawn so small that half the pixels are enough

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -17,15 +17,15 @@ import merlin.shards.plot.series as series
 from merlin.base.kinds import CHARTS, KINDS
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
+from merlin.shards.format.segments import Array
 from merlin.shards.plot.canvas import Section
-from merlin.shards.plot.choice import Choice, choose, sample_ids
+from merlin.shards.plot.choice import Choice, choose, even, sample_ids
 from merlin.shards.plot.histograms import SampleValues
 from merlin.shards.plot.lost import lost_inputs
 from merlin.shards.plot.pictures import make_rows, most_samples, views_of
 from merlin.shards.plot.ticks import drawn, drawn_name, number
 from merlin.shards.reading.reader import SampleReader
 
-Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 MAX_FANS = 12
@@ -36,11 +36,11 @@ _MOST_BYTES = 32 << 20  # read for one chart
 class Request(Struct, frozen=True):
     """What is to be drawn. `kinds` are some of `CHARTS`; empty `fields` are all."""
 
-    kinds: tuple[str, ...] = CHARTS
-    fields: tuple[str, ...] = ()
-    num: int = 12
-    split: str = ""
-    query: str = ""
+    kinds: tuple[str, ...]
+    fields: tuple[str, ...]
+    num: int
+    split: str
+    query: str
 
 
 class ChartSource(Struct, frozen=True, dict=True):
@@ -247,7 +247,7 @@ def _ragged_fan(source: ChartSource, info: FieldInfo, rows: Array) -> series.Fan
 
 def _lines(source: ChartSource, num: int) -> Array:
     """The samples of a fan that are drawn as lines."""
-    return np.unique(np.linspace(0, num - 1, min(num, source.request.num, _MAX_LINES)).astype(np.int64))
+    return even(num, min(source.request.num, _MAX_LINES))
 
 
 def _axes_of(info: FieldInfo) -> tuple[int, int | None]:

@@ -8,8 +8,9 @@ import numpy as np
 from msgspec import Struct
 
 import merlin.shards.plot.canvas as look
+from merlin.shards.format.segments import Array
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas
-from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label
+from merlin.shards.plot.ticks import Scale, apply, choose_scale, label
 
 MAX_SAMPLES = 2000
 MAX_POINTS = 1000  # along the axis; longer series are thinned out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from merlin.base.page.outcomes import counts_bar
+from merlin.base.page.document import counts_bar
 from merlin.base.page.table import facts_table, table
 from merlin.base.text import count, size
 from merlin.shards.describe import DataSetDescription, LeftOut
@@ -32,7 +32,7 @@ def _number(value: float) -> str:
 
 def fields_table(facts: DataSetDescription) -> str:
     """Every field, the members of a graph below its name, every channel with its statistics."""
-    ratio = ["compression"] if any(field.is_compressed for field in facts.fields) else []
+    ratio = ["compression"] if any(field.info.is_compressed for field in facts.fields) else []
     columns = ["field", "kind", "type", "shape", *NUMBERS, "units", "per sample", *ratio]
     rows = []
     for row in field_rows(facts, _number, _MAX_CHANNELS):

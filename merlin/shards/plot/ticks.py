@@ -9,8 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.shards.format.manifest_file import FieldInfo
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _DECADES = 2.0  # a range of more than this many decades may want a logarithmic axis

@@ -9,11 +9,11 @@ import numpy as np
 
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
 from merlin.shards.format.rows import NO_ROWS
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo
 from merlin.shards.proving.damage import DataSetProblem, Kind, in_rows, problem
 from merlin.shards.proving.expected import expected_rows, sample_ids
 
-Array = np.ndarray[Any, Any]
 Schema = Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape of one row, by data set
 
 _EXAMPLES = 3

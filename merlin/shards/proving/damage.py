@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -11,6 +11,7 @@ from msgspec import Struct
 from merlin.base.ranges import Ranges, format_ranges, numbers, to_ranges, total
 from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.rows import NO_ROWS
+from merlin.shards.format.segments import Array
 from merlin.shards.proving.expected import sample_ids
 
 Kind = Literal[
@@ -27,8 +28,6 @@ Kind = Literal[
     "damaged manifest",
     "damaged ensemble",
 ]
-
-Array = np.ndarray[Any, Any]
 
 
 class DataSetProblem(Struct, frozen=True):
@@ -49,7 +48,7 @@ class DataSetProblem(Struct, frozen=True):
     def render(self) -> str:
         """One line for people."""
         where = f"{self.file}: {self.dataset}" if self.dataset else self.file
-        what = f" (samples {format_ranges(list(self.samples))})" if self.samples else ""
+        what = f" (samples {format_ranges(self.samples)})" if self.samples else ""
         return f"{where}: {self.kind}: {self.message}{what}"
 
 
@@ -65,9 +64,9 @@ def problem(
 ) -> DataSetProblem:
     """A finding about rows (n,) of a data set, in any order; of these, the ones in `lost` are lost."""
     rows = np.unique(rows)
-    samples = tuple(to_ranges(np.unique(sample_ids(data, rows))))
-    gone = tuple(to_ranges(np.intersect1d(rows, lost)))
-    return DataSetProblem(kind, file, message, dataset, tuple(to_ranges(rows)), samples, gone)
+    samples = to_ranges(np.unique(sample_ids(data, rows)))
+    gone = to_ranges(np.intersect1d(rows, lost))
+    return DataSetProblem(kind, file, message, dataset, to_ranges(rows), samples, gone)
 
 
 def lost_rows(problems: Iterable[DataSetProblem]) -> Array:

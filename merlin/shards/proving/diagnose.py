@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from msgspec import Struct
@@ -18,11 +18,10 @@ from merlin.shards.evidence.stored import StoredShard
 from merlin.shards.format.digest import digest_text
 from merlin.shards.format.row_check import FIELDS, GIVEN, group_of
 from merlin.shards.format.rows import NO_ROWS
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import DatasetInfo, ShardInfo
 from merlin.shards.proving.compare import ShardProblems, places_of_items, schema_differences, schema_of
 from merlin.shards.proving.damage import DataSetProblem, in_rows, lost_rows
-
-Array = np.ndarray[Any, Any]
 
 _IDS = ("row", "sample_id")
 
@@ -160,7 +159,7 @@ class Diagnosis:
             if extent.offset + extent.nbytes <= size:
                 continue
             lo = extent.lo
-            if dataset.compression in ("", "none") and extent.offset < size:
+            if not dataset.is_compressed and extent.offset < size:
                 lo += (size - extent.offset) // (extent.nbytes // (extent.hi - extent.lo))
             places.append(np.arange(lo, extent.hi))
         return self._rows_of(dataset, places)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from merlin.base.ranges import Ranges, mark, to_ranges
 from merlin.errors import ShardError
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet, SourceInfo
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 ABSENT = OUTCOMES[1:]  # of rows that are not in the data set
 

@@ -5,10 +5,9 @@ The plan says which rows there are, the ledger which of them ended ok, and each 
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from msgspec.structs import replace
 
 from merlin.base.files import absolute_path
@@ -18,7 +17,8 @@ from merlin.ledger.replay import replay
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.manifest_file import VIRTUAL_NAME, DataSet, FileEntry
-from merlin.shards.format.rows import RowMap
+from merlin.shards.format.rows import row_map
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import ShardInfo, info_name, read_info, shard_name
 from merlin.shards.writing.growing import merge, rows_of
 from merlin.shards.writing.manifest import make_part
@@ -68,7 +68,7 @@ def promised(directory: Path) -> DataSet | None:
         for study in members(found[0]):
             aggregate = study.instance(found[1].id)
             if has_manifest_outcome(study, aggregate):
-                parts.append(make_part(study, manifest_instance(study, aggregate), _as_described))
+                parts.append(make_part(study, aggregate, partial(_as_described, study, aggregate)))
         if not parts:
             return None
         return replace(merge(sorted(parts, key=rows_of)), virtual=FileEntry(VIRTUAL_NAME))
@@ -76,15 +76,13 @@ def promised(directory: Path) -> DataSet | None:
         return None
 
 
-def _as_described(
-    workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: np.ndarray[Any, Any]
-) -> ShardInfo:
+def _as_described(workspace: Workspace, aggregate: StepInstance, shard: int, present: Array) -> ShardInfo:
     """The content of the sidecar; if that is unreadable, only the rows that ended ok."""
     directory = workspace.data_set_dir(aggregate)
     try:
         return read_info(directory / info_name(shard))
     except ShardError:
-        lo, hi = rows.shard_range(shard)
+        lo, hi = row_map(workspace, aggregate).shard_range(shard)
         path = directory / shard_name(shard)
         return ShardInfo(
             file=path.name,

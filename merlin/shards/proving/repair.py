@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import filecmp
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.files import replacing, write_text
@@ -33,7 +32,8 @@ from merlin.shards.format.manifest_file import (
 )
 from merlin.shards.format.row_check import FIELDS, decode
 from merlin.shards.format.rows import NO_ROWS, row_map
-from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, read_info, shard_name
+from merlin.shards.format.segments import Array
+from merlin.shards.format.shard_info import ShardInfo, info_name, next_info_name, sized_info
 from merlin.shards.proving.damage import DataSetProblem, lost_rows
 from merlin.shards.proving.expected import expected_rows
 from merlin.shards.proving.reread import filtered_in, reread_info
@@ -42,44 +42,40 @@ from merlin.shards.writing.growing import write_manifest_file
 from merlin.shards.writing.manifest import present_rows
 from merlin.workspace.directory import Workspace
 
-Array = np.ndarray[Any, Any]
-
 _MISDESCRIBED = ("out of range", "wrong schema")  # what is packed again may be described in another way
 
 
 class RepairPlan(Struct, frozen=True):
     """What to do; shards by their numbers, ascending."""
 
-    manifest: bool = False  # write it anew from the ledger and the sidecars
-    virtual: bool = False
-    sidecars: tuple[int, ...] = ()  # write them anew from their shards
-    repack: tuple[int, ...] = ()  # pack again from proven rows
-    doubtful: tuple[int, ...] = ()  # their rows are not proven by the manifest until they are packed again
-    rows: Array = field(default_factory=lambda: np.zeros(0, np.int64))  # to run again
+    manifest: bool  # write it anew from the ledger and the sidecars
+    virtual: bool
+    sidecars: tuple[int, ...]  # write them anew from their shards
+    repack: tuple[int, ...]  # pack again from proven rows
+    doubtful: tuple[int, ...]  # their rows are not proven by the manifest until they are packed again
+    rows: Array  # to run again
 
     @property
     def needs_workspace(self) -> bool:
         return self.manifest or bool(self.repack) or len(self.rows) > 0
 
 
-def plan_repair(data: DataSet, problems: Iterable[DataSetProblem]) -> RepairPlan:
+def plan_repair(data: DataSet, problems: Sequence[DataSetProblem]) -> RepairPlan:
     """Decide what to do about the findings of a full check."""
-    by_file: dict[str, list[DataSetProblem]] = {}
-    for each in problems:
-        by_file.setdefault(each.file, []).append(each)
-    rows = lost_rows(p for found in by_file.values() for p in found)
+    files = {p.file for p in problems}
+    rows = lost_rows(problems)
     sidecars, repack, doubtful = [], [], []
-    is_misdescribed = any(p.kind in _MISDESCRIBED for found in by_file.values() for p in found)
+    is_misdescribed = any(p.kind in _MISDESCRIBED for p in problems)
     for entry in data.shards:
         has_lost = bool(((rows >= entry.lo) & (rows < entry.hi)).any())
-        is_sidecar_bad = info_name(entry.shard) in by_file
-        if entry.file in by_file and not has_lost:
+        is_sidecar_bad = info_name(entry.shard) in files
+        if entry.file in files and not has_lost:
             repack.append(entry.shard)
         if is_sidecar_bad and has_lost:
             doubtful.append(entry.shard)
         elif is_sidecar_bad:
             sidecars.append(entry.shard)
-    others = by_file.keys() - {e.file for e in data.shards} - {info_name(e.shard) for e in data.shards}
+    others = files - {e.file for e in data.shards} - {info_name(e.shard) for e in data.shards}
     return RepairPlan(
         manifest=(NAME in others or is_misdescribed) and not len(rows),  # else the run writes it
         virtual=bool(others - {NAME}),
@@ -126,12 +122,8 @@ def rebuild_sidecars(data: DataSet, shards: Iterable[int]) -> None:
 
 def _fitting_sidecar(data: DataSet, entry: ShardEntry) -> ShardInfo | None:
     """The sidecar on disk, if it fits the shard but is not the one that the manifest was made from."""
-    try:
-        info = read_info(data.directory / info_name(entry.shard))
-    except ShardError:
-        return None
-    size = (data.directory / entry.file).stat().st_size
-    return info if info.content_digest == entry.content_digest and info.size_bytes == size else None
+    info = sized_info(data.directory, entry.shard)
+    return info if info is not None and info.content_digest == entry.content_digest else None
 
 
 def note_shards(directory: Path, infos: Mapping[int, ShardInfo], *, virtual: bool = False) -> None:
@@ -214,7 +206,7 @@ def lost_without_manifest(workspace: Workspace, aggregate: StepInstance) -> Arra
     directory = workspace.data_set_dir(aggregate)
     lost = [NO_ROWS]
     for shard in rows.shards:
-        if not _has_its_size(directory, shard):
+        if sized_info(directory, shard) is None:
             found, _ = previous_rows(directory, shard)
             known = [each.rows for each in found] + [r for each in found for r in each.filtered.values()]
             for each in found:
@@ -222,14 +214,6 @@ def lost_without_manifest(workspace: Workspace, aggregate: StepInstance) -> Arra
             present = present_rows(rows, outcomes, shard)
             lost.append(np.setdiff1d(present, np.concatenate([*known, NO_ROWS])))
     return np.concatenate(lost)
-
-
-def _has_its_size(directory: Path, shard: int) -> bool:
-    try:
-        wanted = read_info(directory / info_name(shard)).size_bytes
-        return (directory / shard_name(shard)).stat().st_size == wanted
-    except (ShardError, OSError):
-        return False
 
 
 # ------------------------------------------------------------------------- of a copy

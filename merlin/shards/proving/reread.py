@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from merlin.base.ranges import Ranges, to_ranges
@@ -14,8 +12,6 @@ from merlin.shards.format.manifest_file import DataSet, FieldInfo, ShardEntry
 from merlin.shards.format.row_check import encode
 from merlin.shards.format.shard_info import PROVENANCE, DatasetInfo, Extent, ShardInfo, skeleton_digest
 from merlin.shards.format.statistics import Accumulator, Statistics
-
-Array = np.ndarray[Any, Any]
 
 
 def content_digest(stored: StoredShard) -> str:
@@ -58,7 +54,7 @@ def reread_info(data: DataSet, entry: ShardEntry, filtered: dict[str, Ranges]) -
         skeleton=skeleton_digest(path, datasets),
         datasets=tuple(datasets),
         filtered=filtered,
-        rows=tuple(to_ranges(rows)),
+        rows=to_ranges(rows),
         checks=encode(values),
         revision=entry.revision,
     )

@@ -17,6 +17,7 @@ from merlin.shards.evidence.stored import StoredShard
 from merlin.shards.format.digest import digest_bytes
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
 from merlin.shards.format.regular_file import require_regular
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
     DatasetInfo,
@@ -29,8 +30,6 @@ from merlin.shards.proving.compare import ShardProblems, places_of_items, schema
 from merlin.shards.proving.damage import DataSetProblem, Kind, in_rows
 from merlin.shards.proving.diagnose import Diagnosis, Symptoms, open_by_itself
 from merlin.shards.proving.reread import content_digest
-
-Array = np.ndarray[Any, Any]
 
 
 def check_shard(

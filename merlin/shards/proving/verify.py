@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from merlin.base.ranges import to_ranges, total
+from merlin.base.ranges import Ranges, to_ranges, total
 from merlin.errors import NotADataSetError, ShardError
 from merlin.shards.format.counts import Counts
 from merlin.shards.format.digest import digest_bytes
@@ -54,7 +54,7 @@ class VerifyReport(Struct, frozen=True):
     size_bytes: int = 0  # of all shards
     num_read: int = 0  # bytes of them that were read
     content_digest: str = ""
-    samples: tuple[tuple[int, int], ...] = ()  # ids of the samples that have to run again
+    samples: Ranges = ()  # ids of the samples that have to run again
 
     @property
     def ok(self) -> bool:
@@ -130,7 +130,7 @@ def verify(
         size_bytes=data.size_bytes,
         num_read=counter.done,
         content_digest="" if lost else data.content_digest,
-        samples=tuple(to_ranges(np.unique(sample_ids(data, lost_rows(problems))))),
+        samples=to_ranges(np.unique(sample_ids(data, lost_rows(problems)))),
     )
 
 

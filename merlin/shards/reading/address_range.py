@@ -1,7 +1,7 @@
 """Many files in one stretch of addresses, so that a column of all shards is one array.
 
 Address space is reserved first, without memory, and pieces of files are then mapped into it at places of our
-choice. Linux with 64 bits only; elsewhere `is_supported` is false and readers map file by file.
+choice. The constants are those of Linux.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import sys
 import weakref
 from ctypes import c_int, c_int64, c_size_t, c_void_p
 from functools import cache
@@ -18,18 +17,13 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 PAGE = mmap.PAGESIZE
 _PROT_NONE, _PROT_READ, _PROT_WRITE = 0, 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
 _FAILED = c_void_p(-1).value
 _USUAL_MAX_MAPS = 65530
-
-
-@cache
-def is_supported() -> bool:
-    return sys.platform == "linux" and ctypes.sizeof(c_void_p) == 8
 
 
 @cache
@@ -118,12 +112,10 @@ def _map(address: int | None, size: int, protection: int, flags: int, descriptor
 
 
 def map_file(descriptor: int) -> Array:
-    """A complete file as read-only bytes; without keeping the file open where the system allows that."""
+    """A complete file as read-only bytes, without keeping the file open."""
     size = os.fstat(descriptor).st_size
     if not size:
         return np.zeros(0, np.uint8)
-    if not is_supported():
-        return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.uint8)
     found = AddressRange(size)
     found.place(0, descriptor, 0, size)
     return found.array(np.dtype(np.uint8), (size,))

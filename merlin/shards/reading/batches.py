@@ -8,9 +8,8 @@ from where they are mapped, so that of several processes that read a part each, 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -19,11 +18,10 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.shards.format.aligned import aligned_empty
-from merlin.shards.reading.indexing import check_out
+from merlin.shards.format.segments import Array
+from merlin.shards.reading.indexing import require_fit
 from merlin.shards.reading.sharing import ForkLock
 from merlin.shards.reading.store import Store
-
-Array = np.ndarray[Any, Any]
 
 SMALL_BYTES = 256  # per row; columns of larger rows are not kept in memory
 COMPRESSED_BYTES = 4096  # the same for compressed columns
@@ -62,17 +60,13 @@ class _Table:
         np.copyto(block, np.take(values, rows, axis=0, mode="clip").swapaxes(0, 1))
 
 
-class GatherPlan(Struct, eq=False, dict=True):
+class GatherPlan(Struct, eq=False):
     """How a list of columns is gathered: all numeric and of fixed shape, or text."""
 
     store: Store
     columns: dict[str, str]  # path by name
     tables: list[_Table]
     others: dict[str, str]  # path by name, each gathered for itself
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.columns)
 
     def blocks(self, num: int) -> list[Array]:
         """Memory for `num` rows of each table: (columns, num, *shape)."""
@@ -82,7 +76,7 @@ class GatherPlan(Struct, eq=False, dict=True):
 class Buffers(dict[str, Array]):
     """Arrays (num, …) by name for `Ensemble.batch` to fill, each aligned so that filling it is fast."""
 
-    def __init__(self, plan: GatherPlan, fields: Sequence[str], num: int) -> None:
+    def __init__(self, plan: GatherPlan, fields: Iterable[str], num: int) -> None:
         """`fields` are names of batches, those that the plan does not gather among them."""
         self.plan = plan
         self.fields = tuple(fields)
@@ -96,7 +90,7 @@ class Buffers(dict[str, Array]):
         for name, path in plan.others.items():
             dtype, shape = plan.store.layout(path)
             found[name] = aligned_empty((num, *shape), dtype)
-        super().__init__((name, found[name]) for name in plan.names)
+        super().__init__((name, found[name]) for name in plan.columns)
 
 
 class Batches:
@@ -143,30 +137,23 @@ class Batches:
 
     def gather(self, plan: GatherPlan, rows: Array, out: Mapping[str, Array] | None) -> dict[str, Array]:
         """Rows (n,) of the data set, into the arrays of `out` where it has them."""
+        given: dict[str, Array] = {}
         if not isinstance(out, Buffers) or out.plan is not plan or out.num != len(rows):
-            given, out = out or {}, Buffers(plan, plan.names, len(rows))
-        else:
-            given = {}
-        for name in plan.names:
-            if name in given:
-                values = check_out(given[name], out[name].dtype, out[name].shape)
-                if name in plan.others:
-                    out[name] = values
-        self._fill(plan, rows, out.blocks, out)
-        found = dict(out)
-        for name in given:
-            if name in found and name not in plan.others:
-                np.copyto(given[name], found[name])
-                found[name] = given[name]
-        return found
-
-    def _fill(
-        self, plan: GatherPlan, rows: Array, blocks: Sequence[Array], arrays: Mapping[str, Array]
-    ) -> None:
-        for table, block in zip(plan.tables, blocks, strict=True):
+            given = {name: out[name] for name in plan.columns if name in out} if out else {}
+            out = Buffers(plan, plan.columns, len(rows))
+        for name, values in given.items():
+            require_fit(values, out[name].dtype, out[name].shape)
+            if name in plan.others:
+                out[name] = values
+        for table, block in zip(plan.tables, out.blocks, strict=True):
             table.fill(self._store, rows, block)
         for name, path in plan.others.items():
-            self._store.take_rows(path, rows, arrays[name])
+            self._store.take_rows(path, rows, out[name])
+        found = dict(out)
+        for name in given.keys() - plan.others.keys():
+            np.copyto(given[name], found[name])
+            found[name] = given[name]
+        return found
 
     def close(self) -> None:
         self._plans.clear()

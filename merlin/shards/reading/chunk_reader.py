@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from merlin.base.codecs.codec import DecodeError
+from merlin.shards.format.segments import Array
+from merlin.shards.reading.indexing import groups
 from merlin.shards.reading.shard_file import Chunked, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
 from merlin.shards.reading.sharing import Cache, Workers
-
-Array = np.ndarray[Any, Any]
 
 _JOBS_PER_THREAD = 4  # fewer are not worth another thread
 
@@ -45,7 +45,11 @@ class ChunkReader:
 
     def take(self, path: str, shares: Sequence[Share], out: Array) -> None:
         """Put the items of all shares into `out`, C-contiguous."""
-        jobs = [job for share in shares for job in _jobs(share)]
+        jobs = [
+            _Job(share, chunk, picks)
+            for share in shares
+            for chunk, picks in groups(share.local // share.stored.rows)
+        ]
         num = max(1, min(self._workers.threads, len(jobs) // _JOBS_PER_THREAD))
         is_kept = self._is_worth_keeping(path)
         self._workers.run([partial(self._work, jobs[i::num], path, out, is_kept) for i in range(num)])
@@ -87,13 +91,3 @@ class ChunkReader:
                 raise file.damaged(f"{path}, items {lo} to {lo + stored.rows}: {e}") from e
 
         self._files.use(share.shard, decode)
-
-
-def _jobs(share: Share) -> list[_Job]:
-    """One for each chunk that holds something wanted."""
-    chunks = share.local // share.stored.rows
-    order = np.argsort(chunks, kind="stable")
-    sorted_chunks = chunks[order]
-    cuts = np.flatnonzero(np.diff(sorted_chunks)) + 1
-    numbers = sorted_chunks[np.concatenate(([0], cuts))].tolist() if len(chunks) else []
-    return [_Job(share, n, picks) for n, picks in zip(numbers, np.split(order, cuts), strict=False)]

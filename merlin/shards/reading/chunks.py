@@ -14,9 +14,8 @@ from merlin.base.codecs.codec import DecodeError
 from merlin.base.codecs.pipeline import Pipeline, make_pipeline
 from merlin.base.compression import Compression
 from merlin.errors import ShardError
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import DatasetInfo, Extent
-
-Array = np.ndarray[Any, Any]
 
 
 class Chunks(Struct, frozen=True):

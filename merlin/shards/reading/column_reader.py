@@ -13,8 +13,7 @@ from msgspec import Struct
 
 from merlin.base.records import FileFormat
 from merlin.errors import ShardError
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 _MAX_OPEN = 128  # files with an open descriptor, of one `OpenFiles`
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import resource
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
 from merlin.shards.format.aligned import CACHE_LINE, copy_rows
-from merlin.shards.reading.address_range import ask_for, is_supported
+from merlin.shards.format.segments import Array
+from merlin.shards.reading.address_range import ask_for
 from merlin.shards.reading.sharing import Workers
-
-Array = np.ndarray[Any, Any]
 
 LARGE_BYTES = 4096  # items from here on are copied one by one; smaller ones by a vectorised gather
 _WORTH_ASKING_BYTES = 64 << 10  # of a gather
@@ -35,11 +33,11 @@ class Gather:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self.is_cold = is_supported()
+        self.is_cold = True
 
     def rows(self, items: Array, wanted: Array, out: Array) -> None:
         """out[k] = items[wanted[k]]; rows of `items` are contiguous, `out` is C-contiguous."""
-        if items.strides[0] < LARGE_BYTES or out.nbytes < _WORTH_ASKING_BYTES or not is_supported():
+        if items.strides[0] < LARGE_BYTES or out.nbytes < _WORTH_ASKING_BYTES:
             _copy(items, wanted, out)
             return
         num = max(1, min(self._workers.threads, out.nbytes // _BYTES_PER_THREAD))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 
 def as_index(index: int, size: int) -> int:
@@ -31,6 +32,14 @@ def as_number(key: Any) -> int | None:
     return int(value)
 
 
+def groups(values: Array) -> Iterator[tuple[int, Array]]:
+    """(value, its places in `values`) for each value that integers (n,) have, ascending."""
+    order = np.argsort(values, kind="stable")
+    cuts = np.flatnonzero(np.diff(values[order])) + 1
+    for places in np.split(order, cuts) if len(order) else []:
+        yield int(values[places[0]]), places
+
+
 def as_indices(key: Any, size: int) -> Array:
     """Positions (n,) int64 in [0, size) from integers, or from a mask (size,). IndexError for anything else."""
     keys = np.asarray(key)
@@ -44,9 +53,8 @@ def as_indices(key: Any, size: int) -> Array:
         raise IndexError(
             f"indices are one-dimensional integers or a mask, not {keys.dtype} of {keys.ndim} axes"
         )
-    if (
-        keys.dtype == np.int64 and np.maximum.reduce(keys.view(np.uint64)) < size
-    ):  # negative ones are huge here
+    # negative ones are huge here
+    if keys.dtype == np.int64 and np.maximum.reduce(keys.view(np.uint64)) < size:
         return keys
     low, high = int(keys.min()), int(keys.max())
     if low < -size or high >= size:
@@ -99,7 +107,7 @@ class Rows:
         return Rows, (self.total, self.positions)
 
 
-def check_out(out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def require_fit(out: Array, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Raise ValueError for an array that cannot be filled."""
     if out.dtype != dtype or out.shape != shape or not out.flags.c_contiguous:
         raise ValueError(f"out has to be C-contiguous {dtype} of shape {shape}, not {out.dtype} {out.shape}")
-    return out

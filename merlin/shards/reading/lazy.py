@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from merlin.errors import ShardError
+from merlin.shards.format.segments import Array
 from merlin.shards.reading.indexing import Rows, as_number
 from merlin.shards.reading.store import Store
-
-Array = np.ndarray[Any, Any]
 
 
 class LazyArray:
@@ -21,10 +20,8 @@ class LazyArray:
     copy.
     """
 
-    def __init__(self, store: Store, path: str, rows: Rows | None = None) -> None:
-        self._store = store
-        self._path = path
-        self._rows = Rows(store.num_rows) if rows is None else rows
+    def __init__(self, store: Store, path: str, rows: Rows) -> None:
+        self._store, self._path, self._rows = store, path, rows
         self.dtype, shape = store.layout(path)
         self.shape: tuple[int, ...] = (len(self._rows), *shape)
 
@@ -99,10 +96,8 @@ def _is_basic(key: Any) -> bool:
 class Inputs(Mapping[str, LazyArray]):
     """Lazy columns by label, and the numeric ones together as a matrix."""
 
-    def __init__(self, store: Store, group: str, labels: Sequence[str], rows: Rows | None = None) -> None:
-        self._store = store
-        self._group = group
-        self._rows = Rows(store.num_rows) if rows is None else rows
+    def __init__(self, store: Store, group: str, labels: Sequence[str], rows: Rows) -> None:
+        self._store, self._group, self._rows = store, group, rows
         self.labels = tuple(labels)
 
     def __getitem__(self, label: str) -> LazyArray:

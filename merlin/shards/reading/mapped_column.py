@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any
 
 import numpy as np
 
 from merlin.base.ranges import distinct
 from merlin.errors import ShardError, command_line
+from merlin.shards.format.segments import Array
 from merlin.shards.reading.address_range import PAGE, AddressRange
 from merlin.shards.reading.shard_file import Contiguous, ReplacedError, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
 from merlin.shards.reading.sharing import ForkLock
-
-Array = np.ndarray[Any, Any]
 
 _COPIED_BYTES = 1 << 20  # parts up to this size that do not start at a page are copied
 _LARGE_PAGE = 1 << 21
@@ -61,7 +59,7 @@ class MappedColumn:
         unit = math.lcm(self.item_bytes, _LARGE_PAGE)
         is_worth_it = self.item_bytes >= PAGE and int(capacities.max(initial=0)) >= 2 * _LARGE_PAGE
         fits = int((-(-capacities // unit)).sum()) * unit <= _MAX_BYTES
-        return _LARGE_PAGE if is_worth_it and fits and _LARGE_PAGE % PAGE == 0 else PAGE
+        return _LARGE_PAGE if is_worth_it and fits else PAGE
 
     @property
     def is_complete(self) -> bool:

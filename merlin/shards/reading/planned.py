@@ -7,7 +7,6 @@ the data set lies in its workspace.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -15,11 +14,11 @@ from msgspec import Struct
 from merlin.base.field import TEXT_DTYPE
 from merlin.base.ranges import Ranges, distinct, to_ranges
 from merlin.errors import MerlinError
+from merlin.shards.format.column import as_input
 from merlin.shards.format.counts import OUTCOMES
 from merlin.shards.format.manifest_file import DataSet, SourceInfo, source_workspace
+from merlin.shards.format.segments import Array
 from merlin.workspace.directory import open_workspace
-
-Array = np.ndarray[Any, Any]
 
 NO_CAUSE = -1
 
@@ -130,8 +129,7 @@ def task_inputs(data: DataSet, source: SourceInfo, tasks: Array) -> dict[str, Ar
         return {}
     if not pieces:
         return {}
-    joined = {label: np.concatenate([np.asarray(piece[label]) for piece in pieces]) for label in table.labels}
     return {
-        label: values.astype(np.float64) if values.dtype.kind in "iufb" else values.astype(str).astype(object)
-        for label, values in joined.items()
+        label: as_input(np.concatenate([np.asarray(piece[label]) for piece in pieces]))
+        for label in table.labels
     }

@@ -11,6 +11,7 @@ import numpy as np
 from merlin.base.reading_sql import require_reading
 from merlin.errors import UsageError
 from merlin.shards.format.counts import OUTCOMES
+from merlin.shards.format.segments import Array, numbers_of_runs
 from merlin.shards.reading.planned import NO_CAUSE, absent_values, planned_rows
 from merlin.shards.reading.reader import SampleReader
 from merlin.shards.reading.sql_text import mentioned, quote, quote_dotted, quote_keywords, with_from
@@ -18,18 +19,17 @@ from merlin.shards.reading.table import (
     ID_COLUMNS,
     PLANNED_COLUMNS,
     ResultTable,
+    ambiguous_names,
     column_values,
     complex_columns,
     split_codes,
-    suggestion,
     table_columns,
+    unknown_column,
     usual_columns,
 )
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
-
-Array = np.ndarray[Any, Any]
 
 VIEW = "rows"
 
@@ -80,8 +80,7 @@ def positions_of_ids(reader: SampleReader, ids: Any) -> Array:
     num = np.searchsorted(ascending, wanted, side="right") - lo
     if not num.all():
         raise UsageError(_unknown_ids(reader, wanted[num == 0]))
-    ends = np.cumsum(num)
-    return np.asarray(order[np.repeat(lo - ends + num, num) + np.arange(int(ends[-1]))])
+    return np.asarray(order[numbers_of_runs(lo, num)])
 
 
 def _unknown_ids(reader: SampleReader, ids: Array) -> str:
@@ -110,6 +109,7 @@ class _Engine:
         known = table_columns(reader.manifest).items()
         self._paths = {name: path for name, path in known if name not in self._complex}
         self._names = [*ID_COLUMNS, *PLANNED_COLUMNS, *self._paths]
+        self._in_need_of_quotes = [*self._names, *self._complex, *ambiguous_names(reader.manifest)]
         self._frame, self._is_query = frame, frame == "{}"
         self._wanted = mentioned(written if self._is_query else f"SELECT {written}", self._names, VIEW)
         self._base: dict[str, Array] = {}  # DuckDB reads them in place
@@ -119,7 +119,7 @@ class _Engine:
         }
         self._connection: DuckDBPyConnection = duckdb.connect(":memory:", config=config)
         try:
-            self._sql = self._readable(quote_dotted(written, [*self._names, *self._complex]))
+            self._sql = self._readable(quote_dotted(written, self._in_need_of_quotes))
         except BaseException:
             self._connection.close()
             raise
@@ -136,7 +136,7 @@ class _Engine:
         try:
             self._require_reading(sql)
         except self._duckdb.Error as e:
-            quoted = quote_keywords(written, [*self._names, *self._complex], is_query=self._is_query)
+            quoted = quote_keywords(written, self._in_need_of_quotes, is_query=self._is_query)
             sql = self._frame.replace("{}", quoted)
             try:
                 self._require_reading(sql)
@@ -157,7 +157,7 @@ class _Engine:
                     f"'{name}' in {self._reader.path} holds complex numbers, which SQL does not have: "
                     f"choose samples in Python, from the array ens['{name}'][:]"
                 )
-            return UsageError(f"no column '{name}' in {self._reader.path}{suggestion(name, self._names)}")
+            return unknown_column(self._reader, name, self._names)
         if text.startswith("Catalog Error: Table"):
             return UsageError(f"{text.splitlines()[0]} The one view is '{VIEW}': every planned row.")
         if not self._is_query:

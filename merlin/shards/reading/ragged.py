@@ -12,26 +12,21 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.kinds import NODE_ROLES
 from merlin.errors import ShardError, command_line
 from merlin.shards.format.aligned import aligned_empty
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged, offsets_of
 from merlin.shards.reading.indexing import Rows, as_number
 from merlin.shards.reading.lazy import LazyArray
 from merlin.shards.reading.store import Store
-
-Array = np.ndarray[Any, Any]
-
-_PER_NODE = ("nodes", "positions", "node_targets")  # roles with one item for each node
 
 
 class RaggedArray:
     """A ragged field over all shards: an index gives an array (items, *shape), anything else a `Ragged`."""
 
-    def __init__(self, store: Store, path: str, rows: Rows | None = None) -> None:
+    def __init__(self, store: Store, path: str, rows: Rows) -> None:
         """`path` is the group's, e.g. "fields/track"."""
-        self._store = store
-        self._path = path
-        self._rows = Rows(store.num_rows) if rows is None else rows
+        self._store, self._path, self._rows = store, path, rows
         self.dtype, self.item_shape = store.layout(f"{path}/values")
 
     @property
@@ -77,8 +72,7 @@ class RaggedArray:
     def _take(self, rows: Array) -> Ragged:
         shards, local = self._store.locate_all(rows)
         begins, ends = self._bounds(shards, local)
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum(ends - begins, out=offsets[1:])
+        offsets = offsets_of(ends - begins)
         values = aligned_empty((int(offsets[-1]), *self.item_shape), self.dtype)
         self._store.take_runs(f"{self._path}/values", shards, begins, ends - begins, values)
         return Ragged(values, offsets)
@@ -132,9 +126,8 @@ class GraphArray:
             raise IndexError(
                 f"'{self.name}' holds graphs: choose samples, and then among the members of each"
             )
-        if as_number(key) is not None:
-            return {role: member[key] for role, member in self.members.items()}
-        return join_graphs({role: member[key] for role, member in self.members.items()})
+        found = {role: member[key] for role, member in self.members.items()}
+        return found if as_number(key) is not None else join_graphs(found)
 
     def __iter__(self) -> Iterator[dict[str, Array]]:
         for i in range(len(self)):
@@ -149,7 +142,7 @@ def join_graphs(members: Mapping[str, Array | Ragged]) -> dict[str, Array]:
     joined: dict[str, Array] = {}
     for role, values in members.items():
         joined[role] = values.items if isinstance(values, Ragged) else values
-    per_node = [members[role] for role in _PER_NODE if role in members]
+    per_node = [members[role] for role in NODE_ROLES if role in members]
     edges = members.get("edges")
     if per_node and isinstance(per_node[0], Ragged):
         joined["ptr"] = per_node[0].offsets - per_node[0].offsets[0]

@@ -14,14 +14,13 @@ import numpy as np
 
 from merlin.errors import UsageError
 from merlin.shards.format.manifest_file import FieldInfo
+from merlin.shards.format.segments import Array
 from merlin.shards.format.splits import split_indices
 from merlin.shards.reading.batches import Batches, Buffers, GatherPlan
 from merlin.shards.reading.indexing import Rows, as_indices, read_only
 from merlin.shards.reading.lazy import Inputs, LazyArray
 from merlin.shards.reading.ragged import GraphArray, RaggedArray
 from merlin.shards.reading.store import Store
-
-Array = np.ndarray[Any, Any]
 
 
 class SampleReader:

@@ -18,11 +18,10 @@ from msgspec import Struct
 from merlin.base.codecs.pipeline import Pipeline, make_pipeline
 from merlin.errors import ShardError, command_line
 from merlin.shards.format.manifest_file import DataSet, ShardEntry
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import SHARD_FORMAT, info_name, next_info_name, read_info
 from merlin.shards.reading.address_range import map_file
 from merlin.shards.reading.chunks import stored_chunks, stored_filters
-
-Array = np.ndarray[Any, Any]
 
 
 class ReplacedError(Exception):
@@ -91,7 +90,7 @@ class ShardFile:
         """For a column that is not as the manifest says."""
         return self.written_again(why) if self.has_other_values() else self.damaged(why)
 
-    def open(self) -> Any:
+    def open(self) -> None:
         """Open through the library."""
         import h5py
 
@@ -109,7 +108,6 @@ class ShardFile:
         except (OSError, KeyError, ValueError, TypeError, RuntimeError) as e:
             raise self.damaged(f"cannot be read: {e}") from e
         self.handle = handle
-        return handle
 
     def _check_identity(self, status: os.stat_result) -> None:
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

@@ -16,15 +16,14 @@ import numpy as np
 from merlin.base.field import TEXT_DTYPE
 from merlin.errors import ShardError
 from merlin.shards.format.manifest_file import ColumnInfo, DataSet
-from merlin.shards.reading.address_range import is_supported, map_limit
+from merlin.shards.format.segments import Array
+from merlin.shards.reading.address_range import map_limit
 from merlin.shards.reading.shard_file import ReplacedError, ShardFile, Stored
 from merlin.shards.reading.sharing import ForkLock
 
-Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 MAX_HANDLES = 32  # files open in the HDF5 library
-_MAX_DESCRIPTORS = 128  # maps, where each keeps its file open
 
 
 class ShardFiles:
@@ -32,7 +31,7 @@ class ShardFiles:
 
     def __init__(self, data: DataSet) -> None:
         self.data = data
-        self.max_maps = map_limit() // 2 if is_supported() else _MAX_DESCRIPTORS
+        self.max_maps = map_limit() // 2
         self._columns = {column.path: column for column in data.columns}
         self._is_ragged = any(column.ragged for column in data.columns)
         self._layouts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
@@ -159,10 +158,6 @@ class ShardFiles:
                     raise file.damaged(f"{path} cannot be read: {e}") from e
 
         return self.use(shard, read)
-
-    def num_open(self) -> tuple[int, int]:
-        """How many files are open in the library, and how many are mapped completely."""
-        return len(self._handles), len(self._maps)
 
     def close(self) -> None:
         """Forget all files; arrays that were handed out stay valid."""

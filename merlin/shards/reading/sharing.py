@@ -9,11 +9,8 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import numpy as np
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 _MAX_THREADS = 16  # that decompress
 

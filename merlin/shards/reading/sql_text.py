@@ -17,17 +17,8 @@ _FRAME = {"select", "distinct", "from", "as", "join", "left", "on", "where", "ha
           "union", "all", "except", "intersect", "with", "and", "or", "not", "in", "is", "null", "like", "between",
           "case", "when", "then", "else", "end", "over", "asc", "desc"}  # fmt: skip
 _ABOUT_ALL = {"columns", "describe", "natural", "pivot", "query", "query_table", "summarize", "unpivot"}
-_AFTER_VIEW = {
-    *_ENDS_FROM,
-    "join",
-    "left",
-    "right",
-    "full",
-    "inner",
-    "cross",
-    "on",
-    "select",
-}  # none is an alias
+# what follows the view's name and is no other name of it
+_AFTER_VIEW = {*_ENDS_FROM, "join", "left", "right", "full", "inner", "cross", "on", "select"}
 
 
 def quote(name: str) -> str:

@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from merlin.base.ranges import distinct
 from merlin.shards.format.aligned import aligned_empty, copy_rows
 from merlin.shards.format.manifest_file import DataSet
-from merlin.shards.reading.address_range import is_supported, map_limit
+from merlin.shards.format.segments import Array, numbers_of_runs
+from merlin.shards.reading.address_range import map_limit
 from merlin.shards.reading.chunk_reader import ChunkReader, Share
 from merlin.shards.reading.gather import LARGE_BYTES, Gather
+from merlin.shards.reading.indexing import groups
 from merlin.shards.reading.mapped_column import MappedColumn
 from merlin.shards.reading.shard_file import Chunked, Contiguous, ReplacedError, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
 from merlin.shards.reading.sharing import Cache, ForkLock, Workers
-
-Array = np.ndarray[Any, Any]
 
 CACHE_BYTES = 256 << 20
 _RUN_BYTES = 2048  # runs of items that are at least this long on average are copied one by one
@@ -46,7 +45,7 @@ class Store:
         self._cache = Cache(cache_bytes)
         self._workers = Workers(threads)
         self._chunks = ChunkReader(self.files, self._cache, self._workers)
-        self._compressed = {f.path for f in data.fields if f.compression not in ("", "none")}
+        self._compressed = {f.path for f in data.fields if f.is_compressed}
         self._gather = Gather(self._workers)
         self._mapped: dict[str, MappedColumn | None] = {}
         self._strides: dict[str, tuple[int, int]] = {}  # of mapped columns with regular places: see `_stride`
@@ -155,16 +154,14 @@ class Store:
 
     def take_runs(self, path: str, shards: Array, begins: Array, lengths: Array, out: Array) -> None:
         """Items [begins[k], begins[k] + lengths[k]) of shard shards[k], one run after the other."""
-        ends = np.cumsum(lengths)
         mapped = self._map(path)
         is_long = len(out) * self.item_bytes(path) >= _RUN_BYTES * len(shards)
         if is_long and mapped is not None and mapped.place(shards):
-            at = begins + mapped.first[shards]
+            at, ends = begins + mapped.first[shards], np.cumsum(lengths)
             for a, length, end in zip(at.tolist(), lengths.tolist(), ends.tolist(), strict=True):
                 out[end - length : end] = mapped.items[a : a + length]
             return
-        local = np.repeat(begins - ends + lengths, lengths) + np.arange(len(out))
-        self.take(path, np.repeat(shards, lengths), local, out)
+        self.take(path, np.repeat(shards, lengths), numbers_of_runs(begins, lengths), out)
 
     def take(self, path: str, shards: Array, local: Array, out: Array) -> None:
         """out[k] = item local[k] of shard shards[k]; `out` is C-contiguous."""
@@ -175,7 +172,7 @@ class Store:
             self._gather.rows(mapped.items, local + mapped.first[shards], out)
             return
         shares: list[Share] = []
-        for shard, at in _groups(shards):
+        for shard, at in groups(shards):
             if out.dtype.kind == "O":
                 out[at] = self._text(path, shard)[local[at]]
                 continue
@@ -210,10 +207,8 @@ class Store:
 
     def _through_library(self, path: str, shard: int, rows: int, local: Array, out: Array, at: Array) -> None:
         """Read each touched chunk once."""
-        chunks = local // rows
-        for chunk in distinct(chunks).tolist():
+        for chunk, mine in groups(local // rows):
             block = self.files.read_library(shard, path, chunk * rows, (chunk + 1) * rows)
-            mine = chunks == chunk
             out[at[mine]] = block[local[mine] - chunk * rows]
 
     # one array over all shards
@@ -229,7 +224,7 @@ class Store:
 
     def _make_map(self, path: str) -> MappedColumn | None:
         item_bytes, is_ragged = self.item_bytes(path), self.files.column(path).ragged
-        if not is_supported() or not item_bytes or self.layout(path)[0].kind == "O":
+        if not item_bytes or self.layout(path)[0].kind == "O":
             return None
         num_maps = 2 * len(self.data.shards)  # with what is reserved between two parts
         share = self._map_budget if item_bytes >= LARGE_BYTES or is_ragged else self._map_budget // 8
@@ -272,11 +267,3 @@ def _scatter(items: Array, wanted: Array, out: Array, at: Array) -> None:
         copy_rows(items, wanted.tolist(), out, at.tolist())
     else:
         out[at] = items[wanted]
-
-
-def _groups(shards: Array) -> Iterator[tuple[int, Array]]:
-    """(shard, its places in `shards`) for each shard."""
-    order = np.argsort(shards, kind="stable")
-    cuts = np.flatnonzero(np.diff(shards[order])) + 1
-    for at in np.split(order, cuts) if len(order) else []:
-        yield int(shards[at[0]]), at

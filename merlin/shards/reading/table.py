@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
@@ -16,13 +17,12 @@ from merlin.base.files import replacing
 from merlin.base.tables.parquet import load_pyarrow
 from merlin.errors import MissingExtraError, UsageError
 from merlin.shards.format.manifest_file import DataSet
+from merlin.shards.format.segments import Array
 from merlin.shards.format.splits import split_indices
 from merlin.shards.reading.reader import SampleReader
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-Array = np.ndarray[Any, Any]
 
 _EXACT = 2**53  # up to this, every whole number is a float
 
@@ -66,13 +66,9 @@ class ResultTable(Struct, frozen=True, kw_only=True):
 
     def _write_csv(self, path: Path) -> None:
         with path.open("w", newline="", encoding="utf-8") as file:
-            self.print_csv(file)
-
-    def print_csv(self, file: TextIO) -> None:
-        """Write comma-separated values to an open file."""
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(self.columns)
-        writer.writerows(self.rows)
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(self.columns)
+            writer.writerows(self.rows)
 
     def _write_parquet(self, path: Path) -> None:
         pyarrow = load_pyarrow("a table as .parquet")
@@ -108,17 +104,47 @@ def _nullable(values: Iterable[int | None]) -> str:
 def table_columns(data: DataSet) -> dict[str, str]:
     """Paths by name: parameters, inputs, scalar fields and texts, what is known of how they came to be.
 
-    A name that another column has already, apart from upper and lower case, gets its kind before it:
-    `input_x`, `param_N`. Fields keep their names.
+    A name that several columns have, apart from upper and lower case, gets their kinds before it: `field_x`,
+    `input_x`, `param_N`. What is known of how they came to be gives way to the others.
     """
-    fields = [(f.name, f.path) for f in data.fields if not f.shape and not f.ragged]
-    inputs = [(c.name, c.path) for c in data.inputs]
-    parameters = [(c.name, c.path) for c in data.parameters]
-    provenance = [(c.name, c.path) for c in data.columns if c.path.startswith("provenance/")]
-    used = {name.lower() for name in (*ID_COLUMNS, *PLANNED_COLUMNS)}
-    groups = [("field_", fields), ("input_", inputs), ("param_", parameters), ("provenance_", provenance)]
-    named = [_free_names(group, prefix, used) for prefix, group in groups]
-    return {**named[2], **named[1], **named[0], **named[3]}
+    groups, used = _named_by_users(data), {name.lower() for name in (*ID_COLUMNS, *PLANNED_COLUMNS)}
+    used |= _shared(groups)
+    groups["provenance_"] = [(c.name, c.path) for c in data.columns if c.path.startswith("provenance/")]
+    named = {prefix: _free_names(group, prefix, used) for prefix, group in groups.items()}
+    return named["param_"] | named["input_"] | named["field_"] | named["provenance_"]
+
+
+def ambiguous_names(data: DataSet) -> dict[str, list[str]]:
+    """The names in lower case that several columns share, each with the names that these have instead."""
+    groups = _named_by_users(data)
+    own = {path: name.lower() for group in groups.values() for name, path in group}
+    found: dict[str, list[str]] = {name: [] for name in sorted(_shared(groups))}
+    for name, path in table_columns(data).items():
+        if own.get(path) in found:
+            found[own[path]].append(name)
+    return found
+
+
+def unknown_column(reader: SampleReader, name: str, known: Iterable[str]) -> UsageError:
+    """Why there is no column `name`, and which may be meant."""
+    several = ambiguous_names(reader.manifest).get(name.lower())
+    if several:
+        return UsageError(f"'{name}' is ambiguous in {reader.path}: write {' or '.join(several)}")
+    return UsageError(f"no column '{name}' in {reader.path}{_suggestion(name, known)}")
+
+
+def _named_by_users(data: DataSet) -> dict[str, list[tuple[str, str]]]:
+    """Names and paths of the columns that a spec names, by the prefix of their kind."""
+    return {
+        "field_": [(f.name, f.path) for f in data.fields if not f.shape and not f.ragged],
+        "input_": [(c.name, c.path) for c in data.inputs],
+        "param_": [(c.name, c.path) for c in data.parameters],
+    }
+
+
+def _shared(groups: Mapping[str, Sequence[tuple[str, str]]]) -> set[str]:
+    counts = Counter(name.lower() for group in groups.values() for name, _ in group)
+    return {name for name, num in counts.items() if num > 1}
 
 
 def complex_columns(data: DataSet) -> list[str]:
@@ -150,7 +176,7 @@ def split_codes(data: DataSet, sample_ids: Array) -> tuple[Array, list[str]]:
     return np.where(member < len(names), member, -1).astype(np.int16), names
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     """ "; did you mean 'yield'?", or "; there are: …" if nothing is close."""
     listed = list(known)
     more = f" and {len(listed) - 40} more" if len(listed) > 40 else ""
@@ -166,7 +192,7 @@ def column_values(reader: SampleReader, names: Sequence[str]) -> dict[str, Array
     for name in names:
         if name not in ("row", "sample_id", *known):
             every = [*ID_COLUMNS, *known]
-            raise UsageError(f"no column '{name}' in {reader.path}{suggestion(name, every)}")
+            raise unknown_column(reader, name, every)
         values = np.asarray(reader.column_at(known.get(name, name))[:])
         found[name] = values if values.dtype.kind == "O" else values.astype(values.dtype.newbyteorder("="))
     return found

@@ -12,7 +12,6 @@ import numpy as np
 from msgspec import Struct, field
 
 from merlin.base.ranges import Range, mark, to_ranges
-from merlin.errors import ShardError
 from merlin.ledger.replay import replay
 from merlin.ledger.segments import lineage
 from merlin.plan.plan import Plan, StepInstance, StepKind
@@ -20,8 +19,8 @@ from merlin.plan.plan_io import read_plan, relocate
 from merlin.plan.revise_collection import PRESENT, Held, added
 from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Outcome
-from merlin.shards.format.rows import row_map
-from merlin.shards.format.shard_info import ShardInfo, info_name, read_info, shard_name
+from merlin.shards.format.rows import aggregate_of, row_map
+from merlin.shards.format.shard_info import ShardInfo, sized_info
 from merlin.shards.recollecting.definition import given_fields, kept_filters, stored_fields
 from merlin.shards.recollecting.from_shards import ShardCollector
 from merlin.shards.recollecting.share import Share, describe_fields
@@ -35,9 +34,8 @@ def before_revision(member: Workspace, revision: int) -> tuple[Workspace, Path]:
 
     Raises LedgerError or WorkspaceError if the revision cannot be read.
     """
-    info = (
-        member.root / INFO_DIR
-    )  # an extension may have had another plan before, and is kept by the study's number
+    # an extension may have had another plan before, and is kept by the study's number
+    info = member.root / INFO_DIR
     *_, earlier, _ = lineage(ledger_of(info, revision))
     base = int(earlier.parent.name) if earlier.parent.name.isdecimal() else 0
     plan = relocate(read_plan(revision_dir(member.info, base) / PLAN_NAME), str(member.path))
@@ -49,12 +47,10 @@ def data_set_with(plan: Plan, target: StepInstance, source: str) -> StepInstance
 
     One with the id of `target` is preferred.
     """
-    assert target.aggregate is not None
-    wanted = {each.name for each in given_fields(target.aggregate)}
+    new = aggregate_of(target)
+    wanted = {each.name for each in given_fields(new)}
     known = [
-        each
-        for each in _data_sets_of(plan, source)
-        if stored_fields(each.aggregate, target.aggregate).keys() >= wanted
+        each for each in _data_sets_of(plan, source) if stored_fields(each.aggregate, new).keys() >= wanted
     ]
     return next((each for each in known if each.id == target.id), known[0] if known else None)
 
@@ -63,7 +59,7 @@ def _data_sets_of(plan: Plan, source: str) -> list[StepInstance]:
     return [
         each
         for each in plan.instances
-        if each.kind is StepKind.AGGREGATE and each.aggregate is not None and source in each.aggregate.sources
+        if each.kind is StepKind.AGGREGATE and source in aggregate_of(each).sources
     ]
 
 
@@ -79,15 +75,10 @@ class _Earlier(Struct, frozen=True):
 
         A shard counts as not finished if some of its tasks have run again since it was written.
         """
-        assert aggregate.aggregate is not None
-        if self.outcomes[aggregate.id][shard - aggregate.aggregate.first_shard] != Outcome.OK:
+        if self.outcomes[aggregate.id][shard - aggregate_of(aggregate).first_shard] != Outcome.OK:
             return None
         above = self.workspace.data_set_dir(aggregate) if self.aside is None else self.aside / aggregate.id
-        try:
-            info = read_info(above / info_name(shard))
-            return info if (above / shard_name(shard)).stat().st_size == info.size_bytes else None
-        except (ShardError, OSError):
-            return None
+        return sized_info(above, shard)
 
 
 class DataSetsBefore(Struct):
@@ -119,13 +110,9 @@ class DataSetsBefore(Struct):
 
 
 def _lacking_fields(plan: Plan, target: StepInstance, source: str) -> str:
-    assert target.aggregate is not None
-    had = {
-        name
-        for each in _data_sets_of(plan, source)
-        for name in stored_fields(each.aggregate, target.aggregate)
-    }
-    lacking = [each for each in given_fields(target.aggregate) if each.name not in had]
+    new = aggregate_of(target)
+    had = {name for each in _data_sets_of(plan, source) for name in stored_fields(each.aggregate, new)}
+    lacking = [each for each in given_fields(new) if each.name not in had]
     if not lacking:
         return "have their fields in several data sets"
     return f"lack {describe_fields(lacking)} as defined now"
@@ -134,20 +121,20 @@ def _lacking_fields(plan: Plan, target: StepInstance, source: str) -> str:
 def _held(
     earlier: _Earlier, old: StepInstance, target: StepInstance, source: str, tasks: list[Range]
 ) -> Held:
-    assert target.aggregate is not None
     rows = row_map(earlier.workspace, old)
-    first, kept = rows.first_row(source), kept_filters(old.aggregate, target.aggregate)
+    first, kept = rows.first_row(source), kept_filters(old.aggregate, aggregate_of(target))
     wanted, held = np.zeros((2, rows.num_tasks), dtype=bool)
     mark(wanted, tasks, 0)
     lost: dict[str, int] = {}
     for shard, lo, hi in rows.pieces(first, first + rows.num_tasks):
-        mine, span = wanted[lo - first : hi - first], slice(lo - first, hi - first)
-        if not mine.any():
+        span = slice(lo - first, hi - first)
+        mine = wanted[span]
+        info = earlier.description(old, shard) if mine.any() else None
+        if info is None:
             continue
-        info, there = earlier.description(old, shard), np.zeros(hi - lo, dtype=bool)
-        if info is not None:
-            mark(there, info.rows, lo)
-        for expression, ranges in info.filtered.items() if info is not None else ():
+        there = np.zeros(hi - lo, dtype=bool)
+        mark(there, info.rows, lo)
+        for expression, ranges in info.filtered.items():
             rejected = np.zeros(hi - lo, dtype=bool)
             mark(rejected, ranges, lo)
             if expression in kept:

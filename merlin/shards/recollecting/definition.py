@@ -7,15 +7,12 @@ units, codec and shape of a chunk do not matter. An expression means the same if
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from merlin.plan.plan import Aggregate, PlannedField
-from merlin.spec.expression import parse
+from merlin.shards.writing.derive import parse_once
 
 _VALUES = ("output", "file", "key", "regex", "is_text", "dtype", "shape", "ragged", "keep_bits")
-
-_parse = lru_cache(maxsize=256)(parse)
 
 
 def given_fields(aggregate: Aggregate) -> tuple[PlannedField, ...]:
@@ -48,7 +45,7 @@ def _values_of(field: PlannedField) -> tuple[Any, ...]:
 
 def _meaning(text: str, fields: Mapping[str, PlannedField]) -> tuple[Any, ...]:
     """An expression with what its names stand for; inputs and parameters are the study's in any case."""
-    named = sorted(_parse(text).names & fields.keys())
+    named = sorted(parse_once(text).names & fields.keys())
     return text, tuple((name, _meaning_of_field(fields[name], fields)) for name in named)
 
 

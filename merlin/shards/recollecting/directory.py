@@ -6,11 +6,8 @@
 
 from __future__ import annotations
 
-import datetime
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
@@ -52,10 +49,6 @@ class CollectedShard(Struct, frozen=True):
     resets: str = ""  # which of its tasks had run again by then; see `Ended`
 
 
-def _finished(study: Mapping[str, Any]) -> float:
-    return datetime.datetime.fromisoformat(study["finished"]).timestamp()
-
-
 class CollectDirectory(UnfinishedShards[CollectedShard]):
     """The directory of a data set that is collected again."""
 
@@ -63,16 +56,12 @@ class CollectDirectory(UnfinishedShards[CollectedShard]):
         super().__init__(directory, _WHAT, CollectedShard)
         self._request = {"study_id": study_id, "definition": definition}
 
-    def is_complete(self, mark: str, earlier_mark: str, last_reset: float) -> bool:
-        """True if the data set is there already. Raises UsageError if another one is.
-
-        One of an earlier version has the `earlier_mark`; it counts if it was finished after the `last_reset`.
-        """
+    def is_complete(self, mark: str) -> bool:
+        """True if the data set is there already. Raises UsageError if another one is."""
         if not (self.directory / NAME).is_file():
             return False
-        study = read_manifest(self.directory).study
-        found = study.get(MARK)
-        if found == mark or (found == earlier_mark and _finished(study) > last_reset):
+        found = read_manifest(self.directory).study.get(MARK)
+        if found == mark:
             self.remove_record()
             return True
         why = "" if found is None else ", collected by another definition, or before tasks ran again"
@@ -95,8 +84,7 @@ class CollectDirectory(UnfinishedShards[CollectedShard]):
         if request is not None and request != self._request:
             self.remove_data_set()
         done = self.shards_there()
-        shutil.rmtree(
-            folders_in(self.directory).bundles, ignore_errors=True
-        )  # of shards that are not finished
+        unfinished = folders_in(self.directory).bundles
+        shutil.rmtree(unfinished, ignore_errors=True)
         self.start(dict(self._request), list(done.values()))
         return done

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from merlin.plan.plan import PlannedField, StepInstance
+from merlin.shards.format.segments import Array
 from merlin.shards.recollecting.old_shards import OldShards, StoredRows
 from merlin.shards.recollecting.share import Share
 from merlin.shards.writing.bundle import Contribution, free_path, write_bundle
-from merlin.shards.writing.collect import Array, CollectRequest, read_files, store_piece
+from merlin.shards.writing.collect import CollectRequest, read_files, store_piece
 from merlin.shards.writing.derive import Rules
 from merlin.shards.writing.folders import Folders
 from merlin.shards.writing.piece import Piece
 
 
-@dataclass
 class ShardCollector:
     """Collects the tasks of one source; the shard that was used last stays open."""
 
-    share: Share
-    source: StepInstance
-    old: OldShards = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.first = self.share.rows.first_row(self.source.id)
-        self.old = OldShards(self.share)
-        self._rules = Rules(self.share.workspace, self.share.new, self.source)
+    def __init__(self, share: Share, source: StepInstance) -> None:
+        self.share, self.source = share, source
+        self.first = share.rows.first_row(source.id)
+        self.old = OldShards(share)
+        self._rules = Rules(share.workspace, share.new, source)
 
     def collect(
         self,

@@ -10,9 +10,9 @@ from msgspec import Struct
 from merlin.base.field import Field
 from merlin.plan.plan import PlannedField
 from merlin.shards.evidence.previous import ProvenRows, previous_rows
-from merlin.shards.format.segments import Ragged, Values
+from merlin.shards.format.segments import Array, Ragged, Values, offsets_of, stretches_of
 from merlin.shards.recollecting.share import Share
-from merlin.shards.writing.collect import SLICE_BYTES, Array
+from merlin.shards.writing.collect import SLICE_BYTES
 
 _TEXT_BYTES = 256  # assumed size of a text
 
@@ -35,18 +35,15 @@ class StoredRows(Struct, frozen=True):
             self.proven.read(f"{old.path}/values", int(ends[0]), items)
             lengths = np.zeros(self.hi - self.lo, np.int64)
             lengths[self.is_there] = np.diff(ends)
-            return Ragged(items, np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+            return Ragged(items, offsets_of(lengths))
         found = np.empty((num, *new.shape), new.value_dtype)
         self.proven.read(old.path, place, found)
         if num == len(self.is_there):
             return found
-        column = np.full(len(self.is_there), "", object) if new.is_text else _zeros(self, new)
+        shape = len(self.is_there), *new.shape
+        column = np.full(shape, "", object) if new.is_text else np.zeros(shape, new.value_dtype)
         column[self.is_there] = found
         return column
-
-
-def _zeros(rows: StoredRows, field: Field) -> Array:
-    return np.zeros((len(rows.is_there), *field.shape), field.value_dtype)
 
 
 class OldShards:
@@ -79,7 +76,7 @@ class OldShards:
         first = self._rows.first_row(source)
         for proven in self._opened(shard):
             a, b = np.searchsorted(proven.rows, [first + lo, first + hi]).tolist()
-            for x, y in _slices(self._bytes_of(proven, a, b, columns)):
+            for x, y in stretches_of(self._bytes_of(proven, a, b, columns), SLICE_BYTES):
                 tasks = proven.rows[a + x : a + y] - first
                 begin, end = int(tasks[0]), int(tasks[-1]) + 1
                 is_there = np.zeros(end - begin, dtype=bool)
@@ -120,14 +117,3 @@ class OldShards:
         for proven in self._open:
             proven.close()
         self._open, self._number = [], -1
-
-
-def _slices(taken: Array) -> Iterator[tuple[int, int]]:
-    """Stretches of rows of about `SLICE_BYTES`, each of one row at least."""
-    ends = np.cumsum(taken)
-    lo = 0
-    while lo < len(taken):
-        before = int(ends[lo - 1]) if lo else 0
-        hi = max(lo + 1, int(np.searchsorted(ends, before + SLICE_BYTES, side="right")))
-        yield lo, hi
-        lo = hi

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import Struct
@@ -12,10 +11,11 @@ from msgspec import Struct
 from merlin.base.ranges import Ranges, format_ranges, mark, to_ranges
 from merlin.errors import ShardError, command_line
 from merlin.plan.plan import PlannedField, StepInstance
+from merlin.shards.format.segments import Array
 from merlin.shards.recollecting.directory import CollectedShard, Origins, folders_in
 from merlin.shards.recollecting.from_shards import ShardCollector
 from merlin.shards.recollecting.share import Recollection, Share, describe_fields, where_stored
-from merlin.shards.writing.collect import Array, CollectRequest, collect_chunk
+from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.folders import Folders
 from merlin.shards.writing.gather import write_shard
 
@@ -67,7 +67,8 @@ class Maker:
         if key not in self._sources:
             self.close()  # one at a time has a shard open
             share = self._request.shares[job.share]
-            self._sources[key] = _SourceCollector(share, job.source, folders_in(self._request.out))
+            source = share.workspace.instance(job.source)
+            self._sources[key] = _SourceCollector(share, source, folders_in(self._request.out))
         return self._sources[key].collect(job)
 
     def _pack(self, job: PackJob) -> CollectedShard:
@@ -84,20 +85,13 @@ class Maker:
         self._sources.clear()
 
 
-@dataclass
 class _SourceCollector:
     """Collects the tasks of one source."""
 
-    share: Share
-    source_id: str
-    folders: Folders
-    source: StepInstance = field(init=False)
-
-    def __post_init__(self) -> None:
-        share = self.share
-        self.source = share.workspace.instance(self.source_id)
-        self.in_files, self.only_stored = share.ways(self.source)
-        self._shards = ShardCollector(share, self.source)
+    def __init__(self, share: Share, source: StepInstance, folders: Folders) -> None:
+        self.share, self.source, self.folders = share, source, folders
+        self.in_files, self.only_stored = share.ways(source)
+        self._shards = ShardCollector(share, source)
 
     def collect(self, job: CollectJob) -> Collected:
         ok = np.zeros(job.hi - job.lo, dtype=bool)
@@ -156,12 +150,12 @@ class _SourceCollector:
 
     def _refuse_filtered(self, job: CollectJob, left: Array) -> None:
         """Raise ShardError for rows that an old filter rejected and that have to be in the data set now."""
-        for shard, lo, hi in self._shards.old.pieces(self.source_id, job.lo, job.hi):
+        for shard, lo, hi in self._shards.old.pieces(self.source.id, job.lo, job.hi):
             for expression, tasks in self._shards.filtered(shard, lo, hi).items():
                 mine = tasks[left[tasks - job.lo]]
                 if len(mine):
                     raise ShardError(
-                        f"tasks {format_ranges(to_ranges(mine))} of '{self.source_id}': the study's data set does not "
+                        f"tasks {format_ranges(to_ranges(mine))} of '{self.source.id}': the study's data set does not "
                         f"have what its filter '{expression}' rejected, and their files are not there; keep this "
                         f"filter in valid, or run the spec again"
                     )
@@ -171,13 +165,13 @@ class _SourceCollector:
         if lacking:
             tasks = format_ranges(to_ranges(job.lo + np.flatnonzero(wanted)))
             raise ShardError(
-                f"{describe_fields(lacking)} of tasks {tasks} of '{self.source_id}': their files are not there any "
+                f"{describe_fields(lacking)} of tasks {tasks} of '{self.source.id}': their files are not there any "
                 f"more, and {where_stored(self.share)}; leave it out, or run these samples again with a new study"
             )
 
     def _not_there(self, tasks: Array) -> ShardError:
         share = self.share
-        what = f"tasks {format_ranges(to_ranges(tasks))} of '{self.source_id}' ended ok"
+        what = f"tasks {format_ranges(to_ranges(tasks))} of '{self.source.id}' ended ok"
         if share.old_directory is None or not share.old_directory.is_dir():
             return ShardError(f"{what}, and neither their files nor a data set '{share.new.id}' are there")
         why = "".join(f"\n  {problem}" for problem in self._shards.old.problems[:5])

@@ -6,32 +6,33 @@ a run's collecting, for each process.
 
 from __future__ import annotations
 
-import datetime
 import os
+import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from merlin.base.ranges import Ranges, distinct, numbers, to_ranges, total
+from merlin.base.clock import utc_now
+from merlin.base.ranges import Ranges, distinct, numbers, to_ranges, total, within
 from merlin.plan.plan import StepInstance
 from merlin.plan.tasks import Outcome
 from merlin.shards.format.digest import combine
 from merlin.shards.format.manifest_file import DataSet, read_manifest
-from merlin.shards.format.rows import RowMap
-from merlin.shards.format.shard_info import ShardInfo, info_name, read_info
+from merlin.shards.format.segments import Array
+from merlin.shards.format.shard_info import info_name, read_info
+from merlin.shards.processes import fresh_processes
 from merlin.shards.recollecting.directory import MARK, CollectDirectory, CollectedShard, Origins
 from merlin.shards.recollecting.ended import Ended, how_it_ended
-from merlin.shards.recollecting.pieces import Collected, CollectJob, Done, Job, PackJob
-from merlin.shards.recollecting.processes import Submit, in_processes, in_this_process
+from merlin.shards.recollecting.pieces import Collected, CollectJob, Done, Job, Maker, PackJob
 from merlin.shards.recollecting.share import Recollection, Share
-from merlin.shards.writing.collect import Array
 from merlin.shards.writing.growing import merge, write_manifest_file
-from merlin.shards.writing.manifest import holds, part_of, present_rows
-from merlin.workspace.directory import Workspace
+from merlin.shards.writing.manifest import absent_rows, holds, part_of, present_rows
 
 Progress = Callable[[int, int], None]  # rows done, rows in all
 
@@ -62,9 +63,9 @@ def collect_again(
         ShardError: a row that ended ok can be had neither from files nor from a proven row of a shard.
     """
     ended = [how_it_ended(share) for share in request.shares]
-    mark, until = _mark(request, ended), _last_reset(ended)
+    mark = _mark(request, ended)
     with CollectDirectory(request.out, request.study.plan.study_id, request.definition) as directory:
-        if directory.is_complete(mark, _mark(request, ended, with_resets=False), until):
+        if directory.is_complete(mark):
             return Recollected(read_manifest(request.out), Origins(), {}, 0)
         todo = _Todo(request, ended, directory, progress or (lambda done, total: None))
         num_kept = len(todo.done)
@@ -72,11 +73,11 @@ def collect_again(
         todo.plan(processes)
         processes = min(processes, len(todo.jobs))
         if processes <= 1:
-            with in_this_process(request) as submit:
-                _carry_out(todo, submit, 1)
+            with closing(Maker(request)) as make:
+                while (job := todo.next()) is not None:
+                    todo.note(make(job))
         else:
-            with in_processes(request, processes) as submit:
-                _carry_out(todo, submit, 2 * processes)
+            _carry_out(todo, request, processes)
         _write_manifest(request, ended, todo.done, mark)
         directory.remove_record()
     failed: dict[str, int] = {}
@@ -87,14 +88,9 @@ def collect_again(
     return Recollected(read_manifest(request.out), origins, failed, num_kept)
 
 
-def _last_reset(ended: list[Ended]) -> float:
-    """When the last of the tasks was told to run again, in epoch seconds; 0 for none."""
-    return max((since for share in ended for each in share.resets for _, _, since in each), default=0.0)
-
-
-def _mark(request: Recollection, ended: list[Ended], *, with_resets: bool = True) -> str:
-    """Digest of all that decides what is in the data set; earlier versions left out what has run again."""
-    resets = [share.resets for share in ended if with_resets and any(share.resets)]
+def _mark(request: Recollection, ended: list[Ended]) -> str:
+    """Digest of all that decides what is in the data set."""
+    resets = [share.resets for share in ended if any(share.resets)]
     return combine(request.definition, [share.ok for share in ended], *([resets] if resets else []))
 
 
@@ -102,20 +98,31 @@ def _worthwhile(request: Recollection, num_rows: int) -> int:
     """The number of processes that so many rows are worth."""
     row_bytes = sum(field.item_bytes for field in request.shares[0].definition.fields)
     is_worth = num_rows >= _WORTH_ROWS or num_rows * row_bytes >= _WORTH_BYTES
-    return os.cpu_count() or 1 if is_worth else 1
+    return len(os.sched_getaffinity(0)) if is_worth else 1
 
 
-def _carry_out(todo: _Todo, submit: Submit, most: int) -> None:
-    """Have all jobs done, `most` of them at once."""
+def _carry_out(todo: _Todo, request: Recollection, num: int) -> None:
+    """Have all jobs done by `num` processes."""
+    sent = pickle.dumps(request)
     running: set[Future[Done]] = set()
-    while True:
-        while len(running) < most and (job := todo.next()) is not None:
-            running.add(submit(job))
-        if not running:
-            return
-        ended, running = wait(running, return_when=FIRST_COMPLETED)
-        for each in ended:
-            todo.note(each.result())
+    with fresh_processes(num, "a process that collected") as pool:
+        while True:
+            while len(running) < 2 * num and (job := todo.next()) is not None:
+                running.add(pool.submit(_do, sent, job))
+            if not running:
+                return
+            ended, running = wait(running, return_when=FIRST_COMPLETED)
+            for each in ended:
+                todo.note(each.result())
+
+
+@lru_cache(maxsize=1)
+def _maker(request: bytes) -> Maker:
+    return Maker(pickle.loads(request))
+
+
+def _do(request: bytes, job: Job) -> Done:
+    return _maker(request)(job)
 
 
 class _Shard(Struct):
@@ -150,7 +157,7 @@ class _Todo:
                 if shard in finished and _is_current(request, finished[shard], present, resets):
                     self.done[shard] = finished[shard]
                 else:
-                    self._open[shard] = _Shard(number, _absent(share.rows, shard, present))
+                    self._open[shard] = _Shard(number, absent_rows(share.rows, shard, present))
                     self.num_rows += len(present)
 
     def plan(self, num_processes: int) -> None:
@@ -226,19 +233,14 @@ def _cuts(share: Share, source: StepInstance, lo: int, hi: int, size: int) -> It
 
     An old shard is checked as a whole.
     """
-    old = share.old.aggregate if share.old is not None else None
+    old = share.old_definition
     if old is not None and source.id in old.sources and (old.cleanup or share.ways(source)[1]):
-        assert share.old is not None
         first = share.old_rows.first_row(source.id)
         for _, a, b in share.old_rows.pieces(first + lo, first + hi):
             yield a - first, b - first
     else:
         for at in range(lo, hi, size):
             yield at, min(at + size, hi)
-
-
-def _absent(rows: RowMap, shard: int, present: Array) -> Ranges:
-    return to_ranges(np.setdiff1d(np.arange(*rows.shard_range(shard)), present, assume_unique=True))
 
 
 def _is_current(request: Recollection, item: CollectedShard, present: Array, resets: str) -> bool:
@@ -253,23 +255,19 @@ def _is_current(request: Recollection, item: CollectedShard, present: Array, res
 def _origins(done: Collected, lo: int, hi: int) -> Origins:
     """The origins of tasks [lo, hi)."""
     parts = (done.from_files, done.from_shards)
-    return Origins(*(sum(max(0, min(b, hi) - max(a, lo)) for a, b in ranges) for ranges in parts))
+    return Origins(*(total(within(ranges, [(lo, hi)])) for ranges in parts))
 
 
 def _write_manifest(
     request: Recollection, ended: list[Ended], done: Mapping[int, CollectedShard], mark: str
 ) -> None:
     """Write the manifest and the virtual data set; readers find a data set from now on."""
-
-    def describe(
-        workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: object
-    ) -> ShardInfo:
-        return read_info(request.out / info_name(shard))
-
-    finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    parts = []
+    finished, parts = utc_now(), []
     for share, end in zip(request.shares, ended, strict=True):
-        part = part_of(share.workspace, share.new, end.without(share, done), describe)
+        endings = end.without(share, done)
+        part = part_of(
+            share.workspace, share.new, endings, lambda shard, _: read_info(request.out / info_name(shard))
+        )
         study = {**part.study, "finished": finished, MARK: mark}
         parts.append(replace(part, directory=request.out, study=study))
     write_manifest_file(request.out, merge(parts))

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from merlin.base.files import absolute_path
 from merlin.base.records import to_plain
 from merlin.errors import ShardError, UsageError
-from merlin.plan.plan import Aggregate, Plan, PlannedField, StepInstance, StepKind
+from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.shards.format.digest import combine
-from merlin.shards.format.rows import RowMap, row_map
+from merlin.shards.format.rows import RowMap, aggregate_of, row_map
 from merlin.shards.recollecting.definition import given_fields, kept_filters, stored_fields
 from merlin.workspace.directory import EXTENSIONS_DIR, INFO_DIR, Workspace
 
@@ -29,10 +29,9 @@ class Share(Struct, frozen=True, dict=True):
     old_workspace: Workspace
     aside: Path | None = None  # the directory in which the old data set lies, if it was put aside
 
-    @cached_property
+    @property
     def definition(self) -> Aggregate:
-        assert self.new.aggregate is not None
-        return self.new.aggregate
+        return aggregate_of(self.new)
 
     @cached_property
     def rows(self) -> RowMap:
@@ -44,14 +43,18 @@ class Share(Struct, frozen=True, dict=True):
         assert self.old is not None
         return row_map(self.old_workspace, self.old)
 
+    @property
+    def old_definition(self) -> Aggregate | None:
+        return self.old.aggregate if self.old is not None else None
+
     @cached_property
     def stored(self) -> dict[str, PlannedField]:
         """The old field that has the values of a new field, by the name of the new one."""
-        return stored_fields(self.old.aggregate if self.old else None, self.definition)
+        return stored_fields(self.old_definition, self.definition)
 
     @cached_property
     def kept_filters(self) -> frozenset[str]:
-        return kept_filters(self.old.aggregate if self.old else None, self.definition)
+        return kept_filters(self.old_definition, self.definition)
 
     @property
     def old_directory(self) -> Path | None:
@@ -67,14 +70,6 @@ class Share(Struct, frozen=True, dict=True):
             return given, ()
         from_files = tuple(field for field in given if field.file and not field.output)
         return from_files, tuple(field for field in given if field not in from_files)
-
-    def bare(self) -> Share:
-        """A copy without cached values, to be sent to another process."""
-        return replace(
-            self,
-            workspace=Workspace(self.workspace.path, self.workspace.plan),
-            old_workspace=Workspace(self.old_workspace.path, self.old_workspace.plan),
-        )
 
 
 class Recollection(Struct, frozen=True, dict=True):
@@ -97,9 +92,6 @@ class Recollection(Struct, frozen=True, dict=True):
     def study(self) -> Workspace:
         return self.shares[0].old_workspace
 
-    def bare(self) -> Recollection:
-        return Recollection(tuple(share.bare() for share in self.shares), self.out)
-
 
 def recollection(
     studies: Sequence[Workspace], aggregate: StepInstance, out: str | os.PathLike[str], spec_digest: str = ""
@@ -115,11 +107,11 @@ def recollection(
     Raises:
         UsageError: the study does not have what the definition collects, or `out` is a place of the study's own.
     """
-    assert aggregate.aggregate is not None
     shares: list[Share] = []
     num_rows, num_shards = 0, 0
     for study in studies:
-        if shares and not _has_sources(study, aggregate):
+        known = {instance.id for instance in study.plan.instances}
+        if shares and not known.issuperset(aggregate_of(aggregate).sources):
             continue  # an extension does not run again what new samples do not change
         share = _share(study, aggregate, num_rows, num_shards, spec_digest)
         num_rows, num_shards = num_rows + share.rows.num_rows, num_shards + share.rows.num_shards
@@ -132,36 +124,27 @@ def recollection(
     return Recollection(tuple(shares), directory)
 
 
-def _has_sources(study: Workspace, aggregate: StepInstance) -> bool:
-    assert aggregate.aggregate is not None
-    return {i.id for i in study.plan.instances}.issuperset(aggregate.aggregate.sources)
-
-
 def _share(study: Workspace, given: StepInstance, row: int, shard: int, spec_digest: str) -> Share:
-    assert given.aggregate is not None
+    definition = aggregate_of(given)
     known = {instance.id: instance for instance in study.plan.instances}
-    sources = [known.get(source) for source in given.aggregate.sources]
-    for name, source in zip(given.aggregate.sources, sources, strict=True):
+    sources = [known.get(source) for source in definition.sources]
+    for name, source in zip(definition.sources, sources, strict=True):
         if source is None or not source.kind.runs_user_code:
             raise UsageError(
                 f"'{given.id}' collects from '{name}', which is no step of the study in {study.path}"
             )
     num_rows = sum(source.num_tasks for source in sources if source is not None)
-    size = given.aggregate.samples_per_shard
     new = replace(
         given,
-        num_tasks=max(1, -(-num_rows // size)),
-        aggregate=replace(given.aggregate, first_row=row, first_shard=shard, cleanup=False),
+        num_tasks=max(1, -(-num_rows // definition.samples_per_shard)),
+        aggregate=replace(definition, first_row=row, first_shard=shard, cleanup=False),
     )
     old = known.get(given.id)
     if old is not None and old.kind is not StepKind.AGGREGATE:
         raise UsageError(f"'{given.id}' is no aggregate step of the study in {study.path}")
-    return Share(Workspace(study.path, _with_definition(study.plan, new, spec_digest)), new, old, study)
-
-
-def _with_definition(plan: Plan, new: StepInstance, spec_digest: str) -> Plan:
-    others = tuple(i for i in plan.instances if i.id != new.id)
-    return replace(plan, instances=(*others, new), spec_digest=spec_digest or plan.spec_digest)
+    others = (instance for instance in study.plan.instances if instance.id != new.id)
+    plan = replace(study.plan, instances=(*others, new), spec_digest=spec_digest or study.plan.spec_digest)
+    return Share(Workspace(study.path, plan), new, old, study)
 
 
 def _require_stored(share: Share) -> None:

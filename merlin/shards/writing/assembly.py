@@ -5,7 +5,7 @@ Of every row it keeps a few numbers, and no values. Values are read when the sha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from merlin.base.ranges import distinct, format_ranges, to_ranges
 from merlin.errors import ShardError, command_line
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.shards.evidence.previous import previous_rows
-from merlin.shards.format.rows import row_map
+from merlin.shards.format.rows import aggregate_of, row_map
+from merlin.shards.format.segments import Array, offsets_of
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from merlin.workspace.directory import Workspace
-
-Array = np.ndarray[Any, Any]
 
 _MAX_PROBLEMS = 5  # that an error lists
 
@@ -49,21 +48,11 @@ class Assembly:
     """The rows of one shard. Raises ShardError if there is one that nothing holds."""
 
     def __init__(
-        self,
-        workspace: Workspace,
-        instance: StepInstance,
-        shard: int,
-        wanted: Array,
-        previous: RowSource | None = None,
-        folders: Folders | None = None,
+        self, workspace: Workspace, instance: StepInstance, shard: int, wanted: Array, folders: Folders
     ) -> None:
-        """`wanted` (n,): the rows whose tasks ended ok. `previous` replaces the shard as it was before.
-
-        `folders`: where the data set is written; by default where a run writes it.
-        """
+        """`wanted` (n,): the rows whose tasks ended ok."""
         self._workspace, self._instance, self._shard = workspace, instance, shard
-        self._folders = folders or Folders.of(workspace, instance)
-        self._wanted = wanted
+        self._wanted, self._folders = wanted, folders
         self._files = OpenFiles()
         self._sources: list[RowSource] = []
         self._source_of = np.full(len(wanted), -1, dtype=np.int32)
@@ -74,7 +63,7 @@ class Assembly:
         self._problems: list[str] = []
         try:
             self._add_bundles()
-            self._add_previous(previous)
+            self._add_previous()
             self._add_task_files()
             self._require_all()
         except BaseException:
@@ -103,14 +92,9 @@ class Assembly:
         self._source_of[rows] = self._filter_of[rows] = -1
         self._doubtful |= rows
 
-    def _add_previous(self, previous: RowSource | None) -> None:
+    def _add_previous(self) -> None:
         """Claim rows of the shard as it was before: only those that its sidecar proves."""
         if not (self._source_of < 0).any():
-            if previous is not None:
-                previous.close()
-            return
-        if previous is not None:
-            self._claim(previous, self._source_of < 0)
             return
         found, problems = previous_rows(self._folders.shards, self._shard)
         self._problems.extend(problems)
@@ -187,20 +171,18 @@ class Assembly:
             )
 
     def _steps_to_rerun(self) -> list[str]:
-        aggregate = self._instance.aggregate
-        sources = () if aggregate is None else aggregate.sources
+        sources = aggregate_of(self._instance).sources
         steps = dict.fromkeys(self._workspace.instance(id).step for id in sources)
         return [word for step in steps for word in ("--step", step)]
 
     def _keep_those_to_store(self) -> None:
         """Set the filtered rows apart, and cut the others into stretches that are consecutive in one source."""
-        rejected = self._filter_of >= 0
         self.filtered: dict[str, Array] = {
             expression: self._wanted[self._filter_of == number]
             for number, expression in enumerate(self._expressions)
             if (self._filter_of == number).any()
         }
-        stored = ~rejected
+        stored = self._filter_of < 0
         self.rows: Array = self._wanted[stored]
         self._source_of, self._position = self._source_of[stored], self._position[stored]
         num = len(self.rows)
@@ -247,8 +229,7 @@ class Assembly:
             at = self._position[mine]
             lengths[mine] = begins[at + 1] - begins[at]
             first_items[runs_of == number] = begins[self._position[self._starts[runs_of == number]]]
-        offsets = np.zeros(len(self.rows) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
+        offsets = offsets_of(lengths)
         self._items[name] = first_items, offsets[self._ends]
         return offsets
 

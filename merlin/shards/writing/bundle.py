@@ -21,13 +21,11 @@ from merlin.base.files import replacing
 from merlin.base.records import FileFormat
 from merlin.ledger.session import session_start
 from merlin.shards.format.hdf5_file import NewFile
-from merlin.shards.format.segments import Ragged, Values
-from merlin.shards.writing.check import block_rows
+from merlin.shards.format.segments import Array, Ragged, Values
+from merlin.shards.writing.check import rows_in_cache
 
 FORMAT = FileFormat("merlin-bundle", 1)
 DIRECTORY = "bundles"
-
-Array = np.ndarray[Any, Any]
 
 # microseconds since 1970; names by earlier versions have no session, and a name with one counts more
 _NAME = re.compile(r"(\d+)-(\d+)-(?:(\d{12,})-)?(\d+)-.*\.h5$")
@@ -111,7 +109,7 @@ def _write_dense(file: Any, name: str, values: Array, keep: Array) -> None:
         dataset[...] = values
         return
     row_bytes = values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64))
-    step, at = 8 * block_rows(row_bytes), 0
+    step, at = 8 * rows_in_cache(row_bytes), 0
     for lo in range(0, len(values), step):
         block = values[lo : lo + step][keep[lo : lo + step]]
         if len(block):

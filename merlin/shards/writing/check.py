@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from merlin.base.field import Field
-from merlin.shards.format.segments import Ragged, Values
+from merlin.base.text import some_of
+from merlin.shards.format.segments import Array, Ragged, Values
 
 BLOCK_BYTES = 1 << 20
 
@@ -24,12 +24,12 @@ def castable(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
     return found.kind != "O" and np.can_cast(found, wanted, "same_kind")
 
 
-def block_rows(row_bytes: int) -> int:
+def rows_in_cache(row_bytes: int) -> int:
     """How many rows make a block that fits a core's cache."""
     return max(1, BLOCK_BYTES // max(1, row_bytes))
 
 
-def bad_rows(field: Field, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def bad_rows(field: Field, values: Array) -> Array:
     """Which rows of `values` (n, …) do not survive the cast to the field's dtype, or are not finite though
     they must.
 
@@ -44,7 +44,7 @@ def bad_rows(field: Field, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
         test = _out_of_range
     else:
         return bad
-    step = block_rows(values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
+    step = rows_in_cache(values.dtype.itemsize * int(np.prod(values.shape[1:], dtype=np.int64)))
     for lo in range(0, len(values), step):
         block = values[lo : lo + step]
         wrong = test(block, wanted)
@@ -53,23 +53,23 @@ def bad_rows(field: Field, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
     return bad
 
 
-def _not_finite(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _not_finite(block: Array, wanted: np.dtype[Any]) -> Array:
     with np.errstate(over="ignore"):
         return np.asarray(~np.isfinite(block if block.dtype == wanted else block.astype(wanted)))
 
 
-def _overflows(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _overflows(block: Array, wanted: np.dtype[Any]) -> Array:
     return np.asarray(_not_finite(block, wanted) & np.isfinite(block))
 
 
-def _out_of_range(block: np.ndarray[Any, Any], wanted: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _out_of_range(block: Array, wanted: np.dtype[Any]) -> Array:
     limits = np.iinfo(wanted)
     if block.dtype.kind == "f":  # the largest integer may have no float of its own, but the one after it has
         return np.asarray((block < float(limits.min)) | (block >= float(limits.max + 1)))
     return np.asarray((block < limits.min) | (block > limits.max))
 
 
-def explain_bad_row(field: Field, row: np.ndarray[Any, Any]) -> str:
+def explain_bad_row(field: Field, row: Array) -> str:
     """The cause for a row that `bad_rows` reported."""
     wanted = field.value_dtype
     if wanted.kind in "iu":
@@ -86,7 +86,7 @@ def explain_bad_row(field: Field, row: np.ndarray[Any, Any]) -> str:
     return f"expected finite values, found {row[first]!s} at {list(first)} ({share})"
 
 
-def bad_samples(field: Field, column: Values) -> np.ndarray[Any, Any]:
+def bad_samples(field: Field, column: Values) -> Array:
     """(n,) `bad_rows` of a column; of a ragged one, the samples with a bad item."""
     if isinstance(column, Ragged):
         return column.any_item(bad_rows(field, column.items))
@@ -95,8 +95,6 @@ def bad_samples(field: Field, column: Values) -> np.ndarray[Any, Any]:
 
 def explain_bad_sample(field: Field, column: Values, i: int) -> str:
     """The cause for a sample that `bad_samples` reported."""
-    if isinstance(column, Ragged):
-        return explain_bad_row(field, column.rows(i, i + 1).items)
     return explain_bad_row(field, np.asarray(column[i]))
 
 
@@ -152,7 +150,7 @@ def convert(field: Field, raw: Any, *, textual: bool = False) -> Any:
     return array
 
 
-def _found(array: np.ndarray[Any, Any]) -> str:
+def _found(array: Array) -> str:
     if array.dtype.kind in "US":
         return f"text {str(array.flat[0])!r}"
     if array.dtype.kind == "O":
@@ -193,9 +191,3 @@ def _parse_numbers(raw: Any, wanted: np.dtype[Any]) -> Any:
                 return float(text.replace("D", "e").replace("d", "e") if text[-1:].isdigit() else text)
     except (ValueError, KeyError):
         raise BadOutput(f"expected {wanted.name}, found text {text[:40]!r}") from None
-
-
-def some_of(names: Iterable[Any], limit: int = 8) -> str:
-    """The first few names of a list, for messages."""
-    listed = [str(name) for name in names]
-    return ", ".join(listed[:limit]) + (", …" if len(listed) > limit else "")

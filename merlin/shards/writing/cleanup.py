@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from merlin.plan.reopen import reopen_failed
 from merlin.plan.tasks import Outcome
 from merlin.shards.evidence.scan import jobs_of
 from merlin.shards.format.digest import TEXT_BLOCK_ROWS, digest_text
-from merlin.shards.format.rows import RowMap, row_map
+from merlin.shards.format.rows import RowMap, aggregate_of, row_map
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import (
     SHARD_FORMAT,
     ShardInfo,
@@ -41,21 +42,20 @@ from merlin.shards.format.shard_info import (
 from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.workspace.directory import Workspace
 
-Array = np.ndarray[Any, Any]
 # tasks (n,) of a source -> (n,) bool: nobody needs their files
 Allowed = Callable[[StepInstance, Array], Array]
 
 
 def clean_after_shard(workspace: Workspace, aggregate: StepInstance, info: ShardInfo) -> int:
     """Clean up behind a shard that was just written, unless other steps need the files; returns how many samples."""
-    if not _cleans(aggregate) or any(_needing(workspace, aggregate).values()):
+    if not aggregate_of(aggregate).cleanup or any(_needing(workspace, aggregate).values()):
         return 0
     return _clean_shard(workspace, aggregate, info, lambda source, tasks: np.ones(len(tasks), dtype=bool))
 
 
 def clean_data_set(workspace: Workspace, aggregate: StepInstance) -> int:
     """Clean up what is left once the data set is finished; returns how many samples."""
-    if not _cleans(aggregate):
+    if not aggregate_of(aggregate).cleanup:
         return 0
     allowed = _Permit(workspace, aggregate, Replay(workspace.ledger_dir, workspace.plan))
     rows = row_map(workspace, aggregate)
@@ -69,10 +69,6 @@ def clean_data_set(workspace: Workspace, aggregate: StepInstance) -> int:
     return num
 
 
-def _cleans(aggregate: StepInstance) -> bool:
-    return aggregate.aggregate is not None and aggregate.aggregate.cleanup
-
-
 def _needing(workspace: Workspace, aggregate: StepInstance) -> dict[str, list[str]]:
     instances = {instance.id: instance for instance in workspace.plan.instances}
     return needed_by(instances, aggregate.id, str(workspace.path))
@@ -81,8 +77,7 @@ def _needing(workspace: Workspace, aggregate: StepInstance) -> dict[str, list[st
 def _clean_shard(workspace: Workspace, aggregate: StepInstance, info: ShardInfo, allowed: Allowed) -> int:
     """Clean up behind a shard; raises ShardError, and removes nothing, if it is not what its sidecar says."""
     path = workspace.data_set_dir(aggregate) / shard_name(info.shard)
-    with closing(OpenFiles()) as files:
-        held = ColumnReader(path, SHARD_FORMAT, files).rows
+    held = ColumnReader(path, SHARD_FORMAT, OpenFiles()).rows
     going = list(_directories(workspace, row_map(workspace, aggregate), held, allowed))
     if going:
         prove(path, info)

@@ -7,14 +7,14 @@ reject is not stored, and the bundle says so.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from merlin.plan.plan import PlannedField, StepInstance
-from merlin.shards.format.rows import row_map
-from merlin.shards.format.segments import Values
+from merlin.shards.format.rows import aggregate_of, row_map
+from merlin.shards.format.segments import Array, Values
 from merlin.shards.writing.bundle import (
     GATHERED,
     Contribution,
@@ -32,8 +32,6 @@ from merlin.shards.writing.piece import ColumnBuilder, Piece, convert_rows
 
 if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
-
-Array = np.ndarray[Any, Any]
 
 SLICE_BYTES = 64 << 20  # of values read from files that are in memory at once
 
@@ -98,9 +96,8 @@ def store_piece(request: CollectRequest, rules: Rules, piece: Piece, shard: int,
 
 def _read_piece(request: CollectRequest, lo: int, hi: int, causes: dict[int, str]) -> Piece:
     """Every field that is not derived, for tasks [lo, hi) or as many of them as fit the memory."""
-    assert request.aggregate.aggregate is not None
     outputs = request.outputs
-    given = [column for column in request.aggregate.aggregate.fields if not column.expression]
+    given = [column for column in aggregate_of(request.aggregate).fields if not column.expression]
     from_files = [c for c in given if outputs is None or (c.file and not c.output)]
     direct = [c for c in given if c not in from_files]
     if from_files:

@@ -31,15 +31,17 @@ from merlin.shards.format.digest import (
 )
 from merlin.shards.format.hdf5_file import NewFile
 from merlin.shards.format.row_check import RowChecks
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import DatasetInfo, Extent
 from merlin.shards.format.statistics import Accumulator, Statistics
+from merlin.shards.reading.chunks import stored_chunks
 
 PAGE = 4096
 LARGE_PAGE = 1 << 21
 _LARGE_BYTES = 1 << 25  # columns of this size begin at a large page, behind a hole that takes no disk
 _BUFFERS = 2
 
-Fill = Callable[[int, int, np.ndarray[Any, Any]], None]  # put rows [lo, hi) into the array
+Fill = Callable[[int, int, Array], None]  # put rows [lo, hi) into the array
 
 
 class ColumnSpec(Struct, frozen=True):
@@ -177,11 +179,11 @@ def _properties(column: ColumnSpec) -> Any:
     return properties
 
 
-Sink = Callable[[int, np.ndarray[Any, Any]], None]  # store a block that starts at a row
+Sink = Callable[[int, Array], None]  # store a block that starts at a row
 
 
 def _through_library(new: NewFile, dataset: Any) -> Sink:
-    def write(row: int, block: np.ndarray[Any, Any]) -> None:
+    def write(row: int, block: Array) -> None:
         dataset[row : row + len(block)] = block
         new.check()
 
@@ -191,14 +193,14 @@ def _through_library(new: NewFile, dataset: Any) -> Sink:
 def _past_the_library(descriptor: int, offset: int, row_bytes: int) -> Sink:
     """Write bytes at an offset, and let the disk begin with them at once instead of at fsync."""
 
-    def write(row: int, block: np.ndarray[Any, Any]) -> None:
+    def write(row: int, block: Array) -> None:
         data, begin = block.reshape(-1).view(np.uint8).data, offset + row * row_bytes
         at = begin
         while data:
             written = os.pwrite(descriptor, data, at)
             data, at = data[written:], at + written
-        if hasattr(os, "posix_fadvise"):  # Linux then starts to write what has changed, and waits for nothing
-            os.posix_fadvise(descriptor, begin, at - begin, os.POSIX_FADV_DONTNEED)
+        # Linux then starts to write what has changed, and waits for nothing
+        os.posix_fadvise(descriptor, begin, at - begin, os.POSIX_FADV_DONTNEED)
 
     return write
 
@@ -219,7 +221,7 @@ def _stream(
     statistics = Accumulator(column.shape[1:], column.channel_axis) if column.with_statistics else None
     digests: list[str] = []
     stored: deque[Future[None]] = deque()
-    buffers: list[np.ndarray[Any, Any]] = []
+    buffers: list[Array] = []
     for number, lo in enumerate(range(0, num_rows, step)):
         if len(buffers) < _BUFFERS:
             buffers.append(aligned_empty((min(step, num_rows), *column.shape[1:]), column.dtype))
@@ -239,7 +241,7 @@ def _stream(
     return _Written(digests, None if statistics is None else statistics.result())
 
 
-def _prove(name: str, lo: int, block: np.ndarray[Any, Any], checks: RowChecks | None) -> str:
+def _prove(name: str, lo: int, block: Array, checks: RowChecks | None) -> str:
     """The digest of a block; the digests of wide rows, which it needs, serve as their check values, too."""
     digests = row_digests(block) if is_wide(block) else None
     if checks is not None:
@@ -257,15 +259,11 @@ def _chunk_extents(path: Path, columns: list[ColumnSpec]) -> dict[str, list[Exte
 
 
 def _extents_of(dataset: h5py.Dataset, descriptor: int) -> list[Extent]:
-    chunks: list[Any] = []
-    dataset.id.chunk_iter(chunks.append)
     rows, num_rows = dataset.chunks[0], dataset.shape[0]
     extents = []
-    for chunk in sorted(chunks, key=lambda c: c.chunk_offset):
-        lo = chunk.chunk_offset[0]
-        digest = digest_bytes(os.pread(descriptor, chunk.size, chunk.byte_offset))
-        end = min(lo + rows, num_rows)
-        extents.append(Extent(chunk.byte_offset, chunk.size, lo, end, digest, chunk.filter_mask))
+    for lo, offset, nbytes, mask in stored_chunks(dataset):
+        digest = digest_bytes(os.pread(descriptor, nbytes, offset))
+        extents.append(Extent(offset, nbytes, lo, min(lo + rows, num_rows), digest, mask))
     return extents
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
 from merlin.plan.plan import PlannedField, StepInstance
-from merlin.shards.format.segments import Ragged, Values
+from merlin.shards.format.rows import aggregate_of
+from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.writing.check import BadOutput, castable, shape_mismatch
 from merlin.shards.writing.expression import Result, evaluate, is_true
 from merlin.shards.writing.piece import Piece, as_stored
@@ -19,9 +20,7 @@ from merlin.spec.expression import parse
 if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
 
-Array = np.ndarray[Any, Any]
-
-_parse = lru_cache(maxsize=256)(parse)
+parse_once = lru_cache(maxsize=256)(parse)
 
 
 def derived_order(fields: Sequence[PlannedField]) -> list[PlannedField]:
@@ -29,7 +28,7 @@ def derived_order(fields: Sequence[PlannedField]) -> list[PlannedField]:
     waiting = {field.name: field for field in fields if field.expression}
     ordered: list[PlannedField] = []
     while waiting:
-        ready = [f for f in waiting.values() if not waiting.keys() & _parse(f.expression).names]
+        ready = [f for f in waiting.values() if not waiting.keys() & parse_once(f.expression).names]
         assert ready, "the spec was checked for circles"
         for field in ready:
             ordered.append(waiting.pop(field.name))
@@ -40,12 +39,11 @@ class Rules:
     """The expressions of one aggregate over one of its sources."""
 
     def __init__(self, workspace: Workspace, aggregate: StepInstance, source: StepInstance) -> None:
-        assert aggregate.aggregate is not None
-        self.fields = aggregate.aggregate.fields
+        self.fields = aggregate_of(aggregate).fields
         self._workspace, self._source = workspace, source
         self._derived = derived_order(self.fields)
-        self._valid = [_parse(text) for text in aggregate.aggregate.valid]
-        expressions = [*self._valid, *(_parse(field.expression) for field in self._derived)]
+        self._valid = [parse_once(text) for text in aggregate_of(aggregate).valid]
+        expressions = [*self._valid, *(parse_once(field.expression) for field in self._derived)]
         self._names = {name for expression in expressions for name in expression.names}
 
     def apply(self, piece: Piece) -> dict[str, Array]:
@@ -111,7 +109,7 @@ class _DerivedColumn(Struct, frozen=True):
 
 
 def _derive(field: PlannedField, columns: Mapping[str, Values], num: int) -> _DerivedColumn:
-    expression = _parse(field.expression)
+    expression = parse_once(field.expression)
     try:
         result = _unmixed(field, evaluate(expression, columns, num))
         cause = misfit(field, result)

@@ -23,12 +23,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from merlin.shards.format.segments import Ragged, Values
+from merlin.shards.format.segments import Array, Ragged, Values, offsets_of
 from merlin.shards.writing.check import BadOutput
 from merlin.shards.writing.reductions import reduced
 from merlin.spec.expression import CONSTANTS, ELEMENTWISE, Expression, indices
-
-Array = np.ndarray[Any, Any]
 
 _BLOCK_BYTES = 1 << 22  # of float64, that are worked on at once
 _MOST = 2**63 - 1  # of int64
@@ -87,7 +85,7 @@ def _value(expression: Expression, columns: Mapping[str, Values], num: int) -> _
     with np.errstate(all="ignore"):
         for lo in range(0, max(1, num), step):
             hi = min(num, lo + step)
-            block = {name: _cut(column, lo, hi) for name, column in used.items()}
+            block = {name: column[lo:hi] for name, column in used.items()}
             parts += [(lo + samples, part) for samples, part in _parts(expression, block, hi - lo)]
     return _joined(parts)
 
@@ -121,16 +119,12 @@ def _joined(parts: Sequence[tuple[Array, _Value]]) -> _Value:
     lengths = [np.diff(value.offsets) for value in values if value.offsets is not None]
     if not lengths:
         return _Value(data[order], None, values[0].is_condition, is_mixed)
-    items = Ragged(data, np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])))[order]
+    items = Ragged(data, offsets_of(np.concatenate(lengths)))[order]
     return _Value(items.values, items.offsets, values[0].is_condition, is_mixed)
 
 
 def _size(column: Values) -> int:
     return column.items.size if isinstance(column, Ragged) else column.size
-
-
-def _cut(column: Values, lo: int, hi: int) -> Values:
-    return column.rows(lo, hi) if isinstance(column, Ragged) else column[lo:hi]
 
 
 def _spread(value: _Value, num: int) -> _Value:

@@ -17,9 +17,10 @@ import numpy as np
 
 from merlin.base.kinds import OUTPUT_SUFFIXES
 from merlin.base.stored import read_npy_header, require_unpackable
+from merlin.base.text import some_of
 from merlin.plan.layout import is_set_aside
 from merlin.plan.plan import PlannedField
-from merlin.shards.writing.check import BadOutput, convert, some_of
+from merlin.shards.writing.check import BadOutput, convert
 
 
 class OutputFile(ABC):

@@ -6,7 +6,6 @@ give the same content digest, whichever way they came.
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import socket
@@ -20,12 +19,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from merlin.base.clock import utc_now
 from merlin.base.compression import NONE, Compression
 from merlin.base.files import remove_leftovers, replacing, sync_path, write_text
 from merlin.base.ranges import mark, to_ranges
 from merlin.plan.plan import Aggregate, Plan, PlannedField, StepInstance
+from merlin.shards.format.column import as_input
 from merlin.shards.format.row_check import RowChecks, encode
 from merlin.shards.format.rows import RowMap, row_map
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import (
     ATTEMPT,
     FILTERED,
@@ -37,14 +39,12 @@ from merlin.shards.format.shard_info import (
     skeleton_digest,
 )
 from merlin.shards.format.statistics import Accumulator
-from merlin.shards.writing.assembly import Assembly, RowSource
+from merlin.shards.writing.assembly import Assembly
 from merlin.shards.writing.columns import ColumnSpec, FileHead, write_columns
 from merlin.shards.writing.folders import Folders
 from merlin.workspace.directory import Workspace
 
 _MAX_ATTRIBUTE = 32 << 10  # bytes of JSON; HDF5 has room for 64 KiB
-
-Array = np.ndarray[Any, Any]
 
 
 class Content(Protocol):
@@ -71,15 +71,14 @@ def write_shard(
     aggregate_instance: StepInstance,
     shard: int,
     absent_rows: Iterable[tuple[int, int]],
-    previous: RowSource | None = None,
     folders: Folders | None = None,
 ) -> ShardInfo:
     """Write ``shard_<k>.h5`` and its sidecar from the rows of the shard that are not in `absent_rows`, less those that
     the filters reject.
 
     Of several bundles with the same row the highest attempt counts, then the newest; rows in no bundle come
-    from the shard as it was written before (or from `previous`), then from the files of `cmd` tasks. `folders` says
-    where the data set is written, if that is not where a run writes it.
+    from the shard as it was written before, then from the files of `cmd` tasks. `folders` says where the data set is
+    written, if that is not where a run writes it.
 
     Raises:
         ShardError: rows that nothing holds; the message names them.
@@ -91,7 +90,7 @@ def write_shard(
     wanted = lo + np.flatnonzero(present)
     folders = folders or Folders.of(workspace, aggregate_instance)
     place = Place(folders.shards, shard, lo, hi, workspace.plan.revision)
-    with closing(Assembly(workspace, aggregate_instance, shard, wanted, previous, folders)) as assembly:
+    with closing(Assembly(workspace, aggregate_instance, shard, wanted, folders)) as assembly:
         return _write(workspace, aggregate_instance, rows, place, assembly)
 
 
@@ -253,12 +252,9 @@ def _input_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[Co
             block = table.rows(lo, int(group[-1]) + 1)
             for label in parts:
                 parts[label].append(np.asarray(block[label])[group - lo])
-    columns = []
-    for label, pieces in parts.items():
-        values = np.concatenate(pieces)
-        values = values.astype("<f8") if values.dtype.kind in "iufb" else values.astype(str).astype(object)
-        columns.append(memory_column(f"inputs/{label}", values))
-    return columns
+    return [
+        memory_column(f"inputs/{label}", as_input(np.concatenate(pieces))) for label, pieces in parts.items()
+    ]
 
 
 def _parameter_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[ColumnSpec]:
@@ -307,5 +303,5 @@ def file_attributes(place: Place, aggregate: str, study: Mapping[str, Any]) -> d
         "row_hi": place.hi,
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "created": utc_now(),
     }

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from merlin.base.field import Field
 from merlin.base.kinds import ROLES
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged
 from merlin.shards.writing.piece import Piece
-
-Array = np.ndarray[Any, Any]
 
 
 def refuse_bad_graphs(piece: Piece, fields: Sequence[Field]) -> None:
@@ -57,7 +54,7 @@ def _refuse_bad_edges(piece: Piece, edges: Field, num_nodes: Array) -> None:
     if not bad.any():
         return
     for i in np.flatnonzero(column.any_item(bad) & piece.keep).tolist():
-        mine = column.rows(i, i + 1).items
+        mine = column[i]
         wrong = mine[(mine < 0) | (mine >= num_nodes[i])][0]
         piece.refuse(
             i,

@@ -8,8 +8,7 @@ rows follow each other: while a study is not finished, the parts behind it wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -38,6 +37,7 @@ from merlin.shards.format.manifest_file import (
     manifest_text,
     read_manifest,
 )
+from merlin.shards.format.rows import aggregate_of
 from merlin.shards.format.statistics import merge as merge_statistics
 from merlin.shards.format.virtual import write_virtual
 from merlin.workspace.directory import INFO_DIR, Workspace, members
@@ -46,9 +46,8 @@ MakePart = Callable[[Workspace, StepInstance], DataSet]
 E = TypeVar("E", FieldInfo, ColumnInfo)
 
 LOCK_NAME = "data_sets.lock"
-_WAITING = (
-    "waiting_parts"  # below merlin_info, for each aggregate whose part is complete: how many records it had
-)
+# below merlin_info, for each aggregate whose part is complete: how many records it had
+_WAITING = "waiting_parts"
 
 _SAME = ("digest_algorithm", "aggregate", "per_sample", "samples_per_shard")  # in all parts
 # of a field, what may change from part to part; manifests of earlier versions do not say whether it is finite
@@ -202,13 +201,15 @@ def _joined_filters(groups: Sequence[Sequence[FilterInfo]]) -> tuple[FilterInfo,
 # ------------------------------------------------------------------------------- on disk
 
 
-def publish(workspace: Workspace, aggregate: StepInstance, part: DataSet, make_part: MakePart) -> bool:
+def publish(workspace: Workspace, aggregate: StepInstance, make_part: MakePart) -> bool:
     """Put a study's part into the manifest of its data set, in place of what it had there before.
 
     A reader finds the data set as it was or as it is now. False if a study before this one is not finished: then its
     manifest step will take this part in, also if the ledger does not say yet by then that this one has ended.
     """
-    with _alone(workspace):
+    part = make_part(workspace, aggregate)
+    # one study at a time changes the data sets of a workspace; the kernel releases the lock of a killed one
+    with locked(workspace.root / INFO_DIR / LOCK_NAME, wait=True):
         parts = [part, *_others(workspace, aggregate, part, make_part).values()]
         fitting: list[DataSet] = []
         for each in sorted(parts, key=rows_of):
@@ -239,20 +240,19 @@ def _others(
     for member in members(workspace):
         if member.member in others or member.path == workspace.path:
             continue
-        instance = _finished_manifest(member, aggregate.id)
-        if instance is not None:
-            others[member.member] = make_part(member, instance)
+        if _has_part(member, aggregate.id):
+            others[member.member] = make_part(member, member.instance(aggregate.id))
     return others
 
 
-def _finished_manifest(member: Workspace, aggregate_id: str) -> StepInstance | None:
-    """The manifest instance of a study over this aggregate, if its task has ended ok, or if its part waits."""
+def _has_part(member: Workspace, aggregate_id: str) -> bool:
+    """True if the task that writes the manifest of this aggregate has ended ok, or if the study's part waits."""
     for instance in member.plan.instances:
         if instance.kind is StepKind.MANIFEST and instance.finishes == aggregate_id:
             ledger = replay(member.ledger_dir, member.plan)
             is_finished = ledger.outcomes_of(instance.id)[0] == Outcome.OK
-            return instance if is_finished or _waits(member, instance, ledger) else None
-    return None
+            return is_finished or _waits(member, member.instance(aggregate_id), ledger)
+    return False
 
 
 def _let_wait(workspace: Workspace, aggregate: StepInstance) -> None:
@@ -261,27 +261,16 @@ def _let_wait(workspace: Workspace, aggregate: StepInstance) -> None:
     write_text(workspace.info / _WAITING / aggregate.id, str(_num_records(ledger, aggregate)))
 
 
-def _waits(member: Workspace, manifest: StepInstance, ledger: Replay) -> bool:
+def _waits(member: Workspace, aggregate: StepInstance, ledger: Replay) -> bool:
     try:
-        noted = (member.info / _WAITING / manifest.finishes).read_text(encoding="utf-8")
+        noted = (member.info / _WAITING / aggregate.id).read_text(encoding="utf-8")
     except OSError:
         return False
-    return noted == str(_num_records(ledger, member.instance(manifest.finishes)))
+    return noted == str(_num_records(ledger, aggregate))
 
 
 def _num_records(ledger: Replay, aggregate: StepInstance) -> int:
-    assert aggregate.aggregate is not None
-    return sum(len(ledger.entries(id)) for id in (*aggregate.aggregate.sources, aggregate.id))
-
-
-@contextmanager
-def _alone(workspace: Workspace) -> Iterator[None]:
-    """Let one study at a time change the data sets of a workspace; others wait.
-
-    The kernel releases the lock of a killed one.
-    """
-    with locked(workspace.root / INFO_DIR / LOCK_NAME, wait=True):
-        yield
+    return sum(len(ledger.entries(id)) for id in (*aggregate_of(aggregate).sources, aggregate.id))
 
 
 def write_manifest_file(directory: Path, data: DataSet) -> None:

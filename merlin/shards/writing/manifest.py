@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,9 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.clock import utc_now
 from merlin.base.field import TEXT_DTYPE
 from merlin.base.files import TEMPORARY_SUFFIX
-from merlin.base.ranges import Ranges, distinct, numbers, to_ranges, total
+from merlin.base.ranges import Range, Ranges, distinct, merged, numbers, to_ranges, total
 from merlin.errors import ShardError
 from merlin.ledger.replay import Replay
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance
@@ -33,14 +33,15 @@ from merlin.shards.format.manifest_file import (
     SourceInfo,
     SplitInfo,
 )
-from merlin.shards.format.rows import RowMap, row_map
+from merlin.shards.format.rows import RowMap, aggregate_of, row_map
+from merlin.shards.format.segments import Array
 from merlin.shards.format.shard_info import (
     DatasetInfo,
     ShardInfo,
     info_name,
     next_info_name,
-    read_info,
     shard_name,
+    sized_info,
 )
 from merlin.shards.format.splits import split_indices
 from merlin.shards.format.statistics import Statistics, merge
@@ -52,9 +53,7 @@ from merlin.workspace.directory import Workspace
 
 MAX_CAUSES = 1000  # groups of failed tasks that are listed with their cause; the rest share one entry
 
-Array = np.ndarray[Any, Any]
-# describes a shard of an aggregate, given the rows that ended ok
-Describe = Callable[[Workspace, StepInstance, RowMap, int, Array], ShardInfo]
+Describe = Callable[[int, Array], ShardInfo]  # describes a shard, given the rows that ended ok
 
 # what the plan says of a field and the data set only repeats
 _AS_PLANNED = (
@@ -71,22 +70,19 @@ def write_manifest(workspace: Workspace, manifest_instance: StepInstance) -> Non
     written again first. Raises ShardError if rows are lost.
     """
     aggregate = workspace.instance(manifest_instance.finishes)
-    publish(workspace, aggregate, make_part(workspace, manifest_instance), make_part)
+    publish(workspace, aggregate, make_part)
     clean_data_set(workspace, aggregate)
     shutil.rmtree(workspace.path / aggregate.id / bundle.DIRECTORY, ignore_errors=True)
     _remove_leftovers(workspace.data_set_dir(aggregate), row_map(workspace, aggregate))
 
 
-def make_part(
-    workspace: Workspace, manifest_instance: StepInstance, describe: Describe | None = None
-) -> DataSet:
+def make_part(workspace: Workspace, aggregate: StepInstance, describe: Describe | None = None) -> DataSet:
     """What this study's rows put into the manifest, as if they were all of the data set.
 
-    `describe` gives the description of a shard; by default shards that are not as they should be are written again.
+    By default, shards that are not as they should be are written again.
     """
-    aggregate = workspace.instance(manifest_instance.finishes)
-    replay = Replay(workspace.ledger_dir, workspace.plan)
-    return part_of(workspace, aggregate, endings(replay, aggregate), describe or _current)
+    ended = _endings(Replay(workspace.ledger_dir, workspace.plan), aggregate)
+    return part_of(workspace, aggregate, ended, describe or partial(_current, workspace, aggregate))
 
 
 class Endings(Struct, frozen=True):
@@ -96,10 +92,8 @@ class Endings(Struct, frozen=True):
     failures: Iterable[tuple[str, int, str]]  # source, task, cause
 
 
-def endings(replay: Replay, aggregate: StepInstance) -> Endings:
-    """What became of the tasks, by the ledger."""
-    assert aggregate.aggregate is not None
-    sources = aggregate.aggregate.sources
+def _endings(replay: Replay, aggregate: StepInstance) -> Endings:
+    sources = aggregate_of(aggregate).sources
     failures = ((each.instance, each.failure.task, each.failure.cause) for each in replay.failures(sources))
     return Endings([replay.outcomes[source] for source in sources], failures)
 
@@ -110,7 +104,7 @@ def part_of(workspace: Workspace, aggregate: StepInstance, ended: Endings, descr
     summary = ShardSummary(rows)
     for shard in rows.shards:
         present = present_rows(rows, ended.outcomes, shard)
-        summary.add(describe(workspace, aggregate, rows, shard, present), present)
+        summary.add(describe(shard, present), present)
     plan = workspace.plan
     return summary.data_set(
         workspace.data_set_dir(aggregate),
@@ -119,7 +113,7 @@ def part_of(workspace: Workspace, aggregate: StepInstance, ended: Endings, descr
             "name": plan.name,
             **about_study(plan),
             "created": plan.created,
-            "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "finished": utc_now(),
         },
         per_sample=rows.per_sample,
         sources=_sources(workspace, rows, ended.outcomes, summary.filtered_rows()),
@@ -147,21 +141,18 @@ def present_rows(rows: RowMap, outcomes: list[RunMap], shard: int) -> Array:
     return lo + np.flatnonzero(mask)
 
 
-def _current(
-    workspace: Workspace, aggregate: StepInstance, rows: RowMap, shard: int, present: Array
-) -> ShardInfo:
+def absent_rows(rows: RowMap, shard: int, present: Array) -> Ranges:
+    """The other rows of a shard."""
+    return to_ranges(np.setdiff1d(np.arange(*rows.shard_range(shard)), present, assume_unique=True))
+
+
+def _current(workspace: Workspace, aggregate: StepInstance, shard: int, present: Array) -> ShardInfo:
     """The shard's description; the shard is written again unless it holds exactly the rows `present`."""
-    directory = workspace.data_set_dir(aggregate)
-    path = directory / shard_name(shard)
-    try:
-        info = read_info(directory / info_name(shard))
-        if path.stat().st_size == info.size_bytes and holds(info, present):
-            return info
-    except (ShardError, FileNotFoundError):
-        pass
-    lo, hi = rows.shard_range(shard)
-    absent = np.setdiff1d(np.arange(lo, hi), present, assume_unique=True)
-    return write_shard(workspace, aggregate, shard, to_ranges(absent))
+    info = sized_info(workspace.data_set_dir(aggregate), shard)
+    if info is not None and holds(info, present):
+        return info
+    absent = absent_rows(row_map(workspace, aggregate), shard, present)
+    return write_shard(workspace, aggregate, shard, absent)
 
 
 def holds(info: ShardInfo, present: Array) -> bool:
@@ -197,7 +188,7 @@ class ShardSummary:
         self.columns: dict[str, DatasetInfo] = {}
         self._statistics: dict[str, Statistics | None] = {}
         self._in_split = np.zeros(len(rows.aggregate.splits) + 1, dtype=np.int64)
-        self._filtered: dict[str, list[Array]] = {text: [] for text in rows.aggregate.valid}
+        self._filtered: dict[str, list[Range]] = {text: [] for text in rows.aggregate.valid}
 
     def add(self, info: ShardInfo, present: Array) -> None:
         """Take in a shard; `present` are the rows whose tasks ended ok."""
@@ -212,7 +203,7 @@ class ShardSummary:
             before = [self._statistics[dataset.name]] if dataset.name in self._statistics else []
             self._statistics[dataset.name] = merge([*before, dataset.statistics])
         for expression, ranges in info.filtered.items():
-            self._filtered.setdefault(expression, []).extend(np.arange(a, b) for a, b in ranges)
+            self._filtered.setdefault(expression, []).extend(ranges)
         stored = np.setdiff1d(present, _filtered_rows(info), assume_unique=True)
         aggregate = self.rows.aggregate
         member = split_indices(self.rows.sample_ids(stored), dict(aggregate.splits), aggregate.seed)
@@ -220,7 +211,7 @@ class ShardSummary:
 
     def filtered_rows(self) -> Array:
         """All rows that a filter rejected, ascending."""
-        return _sorted([rows for found in self._filtered.values() for rows in found])
+        return numbers(r for ranges in self._filtered.values() for r in ranges)
 
     def data_set(
         self,
@@ -246,8 +237,8 @@ class ShardSummary:
             failures=tuple(failures),
             content_digest=combine([entry.content_digest for entry in self.shards]),
             filters=tuple(
-                FilterInfo(expression, sum(map(len, parts)), to_ranges(_sorted(parts)))
-                for expression, parts in self._filtered.items()
+                FilterInfo(expression, total(ranges), tuple(merged(ranges)))
+                for expression, ranges in self._filtered.items()
             ),
             fields=tuple(self._field(field) for field in aggregate.fields),
             columns=tuple(
@@ -275,10 +266,6 @@ class ShardSummary:
                 "lengths": self._statistics[f"{field.path}/offsets"] if field.ragged else None,
             }
         )
-
-
-def _sorted(parts: Sequence[Array]) -> Array:
-    return np.sort(np.concatenate(parts)) if parts else np.zeros(0, dtype=np.int64)
 
 
 def _sources(

@@ -7,26 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from merlin.base.text import some_of
 from merlin.plan.plan import PlannedField, StepInstance
-from merlin.shards.writing.check import BadOutput, castable, shape_mismatch, some_of
+from merlin.shards.format.rows import aggregate_of
+from merlin.shards.format.segments import Array
+from merlin.shards.writing.check import BadOutput, castable, shape_mismatch
 from merlin.shards.writing.piece import Piece, convert_rows
 
 if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
 
-Array = np.ndarray[Any, Any]
 Outputs = Mapping[str, Array]  # (n, …); a ragged one is (n,) of objects, which are the items of each sample
 
 
 def ragged_outputs(workspace: Workspace, instance: StepInstance) -> frozenset[str]:
     """The outputs of a function step that a data set collects as ragged fields."""
-    found = set()
-    for target in instance.feeds:
-        aggregate = workspace.instance(target).aggregate
-        for column in aggregate.fields if aggregate is not None else ():
-            if column.ragged and column.output:
-                found.add(column.output)
-    return frozenset(found)
+    targets = map(workspace.instance, instance.feeds)
+    fields = [field for target in targets for field in aggregate_of(target).fields]
+    return frozenset(field.output for field in fields if field.ragged and field.output)
 
 
 def item_rows(value: Any, num: int) -> Array:

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from merlin.base.field import Field
-from merlin.shards.format.segments import Ragged, Values
+from merlin.shards.format.segments import Array, Ragged, Values
 from merlin.shards.writing.check import (
     BadOutput,
     bad_rows,
@@ -18,8 +18,6 @@ from merlin.shards.writing.check import (
     explain_bad_sample,
 )
 from merlin.shards.writing.rounding import round_mantissa
-
-Array = np.ndarray[Any, Any]
 
 
 class Piece(Struct):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 
 def reduced(name: str, data: Array, offsets: Array | None) -> Array:

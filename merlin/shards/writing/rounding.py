@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from merlin.base.kinds import MANTISSA_BITS
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 _WORK_BYTES = 1 << 20
 

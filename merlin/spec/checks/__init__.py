@@ -23,7 +23,7 @@ def check(
     expansion: Expansion,
     findings: Findings,
     *,
-    allow_undefined: bool = False,
+    allow_undefined: bool,
 ) -> None:
     """Report everything that is wrong even though each value alone is right."""
     graph = StepGraph.of(expansion.tree)

@@ -6,16 +6,16 @@ from merlin.base.document.findings import Findings, SourceText, allowed
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import Entry
 from merlin.spec.checks.expressions import ExpressionChecker
-from merlin.spec.checks.fields import FieldChecker, check_compression, check_level, is_true
+from merlin.spec.checks.fields import FieldChecker, check_compression, check_level, is_true, shape_of
 from merlin.spec.checks.splits import check_splits
 from merlin.spec.checks.steps import StepGraph
 from merlin.spec.defaults import funnel_base
+from merlin.spec.expand import column_labels
 
 
 def check_aggregates(source: SourceText, tree: Entry, graph: StepGraph, findings: Findings) -> None:
     """Everything about aggregate steps that needs more than one value."""
-    labels = tuple(item.text for item in tree.get("merlin", "samples", "column_labels").items)
-    parameters = tuple(tree.get("global.parameters").mapping)
+    labels, parameters = tuple(column_labels(tree)), tuple(tree.get("global.parameters").mapping)
     for name, step in graph.steps.items():
         block = step.get("run", "aggregate")
         if not block.mapping:
@@ -28,6 +28,7 @@ def check_aggregates(source: SourceText, tree: Entry, graph: StepGraph, findings
         for field_name, field in fields.mapping.items():
             checker.check(field_name, field)
         _check_taken_names(fields, findings)
+        _warn_of_namesakes(fields, labels, parameters, findings)
         ExpressionChecker(source, findings, labels, parameters).check(block)
         what = f"aggregate of step {name!r}"
         if _compresses_some(fields):
@@ -51,11 +52,24 @@ def _check_taken_names(fields: Entry, findings: Findings) -> None:
         for role in block.get("members").mapping:
             taken = fields.get(f"{graph}.{role}")
             if not taken.is_null:
-                message, hint = (
-                    f"{graph}.{role} is a member of the graph {graph}",
-                    "give the field another name",
-                )
+                message = f"{graph}.{role} is a member of the graph {graph}"
+                hint = "give the field another name"
                 findings.error(taken.key_place, message, text=f"{graph}.{role}", hint=hint, code="bad-name")
+
+
+def _warn_of_namesakes(
+    fields: Entry, labels: tuple[str, ...], parameters: tuple[str, ...], findings: Findings
+) -> None:
+    """In queries of the data set, where case does not matter, a name of several columns means none of them."""
+    others = {name.lower(): (name, "parameter", "param") for name in parameters}
+    others |= {name.lower(): (name, "column of the samples", "input") for name in labels}
+    for name, field in fields.mapping.items():
+        is_scalar = shape_of(field) == (False, 0) and field.get("members").is_null
+        if is_scalar and name.lower() in others:
+            other, what, kind = others[name.lower()]
+            message = f"field {name} and the {what} {other} have one name, as case does not matter in queries"
+            hint = f"rename one, or write field_{name} and {kind}_{other} in queries of the data set"
+            findings.warning(field.key_place, message, text=name, hint=hint, code="name-clash")
 
 
 def _check_cleanup(name: str, entry: Entry, collected: str, graph: StepGraph, findings: Findings) -> None:

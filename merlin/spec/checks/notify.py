@@ -8,7 +8,7 @@ from merlin.base.document.findings import Findings
 from merlin.base.document.scalars import shown
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import Entry
-from merlin.spec.expand import Expansion
+from merlin.spec.expand import Expansion, column_labels
 from merlin.spec.notify_words import CHANNELS
 from merlin.spec.variables import STEP_VARIABLES
 
@@ -21,8 +21,7 @@ _ONLY_WITH = {"above": "failures", "after": "stall"}
 def check_notify(expansion: Expansion, findings: Findings) -> None:
     """Report entries that tell nobody, in two ways, or in one that cannot work."""
     tree = expansion.tree
-    differing = {*tree.get("global.parameters").mapping, *STEP_VARIABLES}
-    differing |= {item.text for item in tree.get("merlin", "samples", "column_labels").items}
+    differing = {*tree.get("global.parameters").mapping, *STEP_VARIABLES, *column_labels(tree)}
     for number, entry in enumerate(tree.get("notify").items):
         if not entry.mapping:
             continue

@@ -30,16 +30,19 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
         message = f"the study's name {name.text!r} has a '/' in it, and its workspace is called so"
         hint = "set the directory with the variable OUTPUT_PATH"
         findings.error(name.place, message, text=name.text, hint=hint, code="bad-name")
-    for worker_name, worker in tree.get("merlin", "resources", "workers").mapping.items():
+    study, workers = tree.get("study").items, tree.get("merlin", "resources", "workers").mapping
+    for worker_name, worker in workers.items():
         for item in worker.get("steps").items:
             if item.text and item.text != "all" and item.text not in graph.steps:
                 message = f"worker {worker_name!r} serves step {item.text!r}, which does not exist"
                 hint = allowed(item.text, [*graph.steps, "all"], "steps")
                 findings.error(item.place, message, text=item.text, hint=hint, code="missing-step")
-    study, workers = tree.get("study").items, tree.get("merlin", "resources", "workers").mapping.values()
+        whose = f"batch of worker {worker_name!r}"
+        _check_free_keys(whose, worker.get("batch"), Batch.model_fields, findings)
+        check_walltime(worker.get("batch", "walltime"), findings)
     for described in (tree.get("description"), *study):
         _check_description(described.get("description"), findings)
-    for block in (tree.get("batch"), *(s.get("run") for s in study), *(w.get("batch") for w in workers)):
+    for block in (tree.get("batch"), *(step.get("run") for step in study)):
         check_walltime(block.get("walltime"), findings)
     for shell in (tree.get("batch", "shell"), *(step.get("run", "shell") for step in study)):
         _check_shell(shell, findings)
@@ -48,10 +51,6 @@ def check_surroundings(tree: Entry, graph: StepGraph, findings: Findings) -> Non
         _check_path(item.get("path"), findings)
     _check_free_keys("description", tree.get("description"), Description.model_fields, findings)
     _check_free_keys("batch", tree.get("batch"), Batch.model_fields, findings)
-    for worker_name, worker in tree.get("merlin", "resources", "workers").mapping.items():
-        _check_free_keys(
-            f"batch of worker {worker_name!r}", worker.get("batch"), Batch.model_fields, findings
-        )
     for step in study:
         whose = f"batch of step {step.get('name').text!r}"
         _check_free_keys(whose, step.get("run", "batch"), StepBatch.model_fields, findings, Run.model_fields)

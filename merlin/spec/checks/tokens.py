@@ -12,9 +12,8 @@ from msgspec import Struct
 from merlin.base.document.findings import Findings, Place, SourceText, did_you_mean, is_one_edit_away
 from merlin.base.document.tokens import Token, find_tokens, is_shell_substitution
 from merlin.base.document.tree import SCRIPT_KEYS, Entry, Path, token_place
-from merlin.spec.checks.steps import StepGraph
-from merlin.spec.defaults import BATCH
-from merlin.spec.expand import Expansion, dependency_entries
+from merlin.spec.checks.steps import StepGraph, shell_of_study
+from merlin.spec.expand import Expansion, column_labels, dependency_entries
 from merlin.spec.quoting import Quoting, Use, is_shell, uses
 from merlin.spec.variables import (
     OUTPUT_PATH,
@@ -45,7 +44,7 @@ def check_tokens(
     graph: StepGraph,
     findings: Findings,
     *,
-    allow_undefined: bool = False,
+    allow_undefined: bool,
 ) -> None:
     """Report tokens without a meaning, in keys and values of every block but `user`.
 
@@ -76,7 +75,7 @@ class Names(Struct, frozen=True, dict=True):
 
     @cached_property
     def columns(self) -> list[str]:
-        return [item.text for item in self.expansion.tree.get("merlin", "samples", "column_labels").items]
+        return column_labels(self.expansion.tree)
 
     @cached_property
     def has_samples(self) -> bool:
@@ -111,7 +110,7 @@ class _Checker(Struct, frozen=True, dict=True):
     tree: Entry
     names: Names
     findings: Findings
-    allow_undefined: bool = False
+    allow_undefined: bool
 
     def check_text(self, path: Path, entry: Entry) -> None:
         """Check every token of one value; `$(date)` is left to the shell where a shell will read it."""
@@ -138,8 +137,7 @@ class _Checker(Struct, frozen=True, dict=True):
         if path[0] != "study":
             return "/bin/sh"
         tree = self.names.expansion.tree
-        own = tree.get(*path[:2], "run", "shell").text
-        return own or tree.get("batch", "shell").text or str(BATCH["shell"])
+        return tree.get(*path[:2], "run", "shell").text or shell_of_study(tree)
 
     def _check_undefined(self, use: Use, path: Path, place: Place) -> None:
         """Report a token that nothing defines, unless it is left to the shell or plain text."""

@@ -39,11 +39,7 @@ from merlin.train.quantities import Quantities, Quantity
 from merlin.train.run_directory import RunFacts
 
 SCRIPT = "train_lbann.py"
-MODELS = (
-    "regressor",
-    "icf_autoencoder",
-    "icf_surrogate",
-)  # the parts of the script with their losses are called so
+MODELS = ("regressor", "icf_autoencoder", "icf_surrogate")  # each names the script's part that has its losses
 _TRAIN = "train"  # the split whose samples the exporter deals to trainers
 
 

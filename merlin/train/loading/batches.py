@@ -13,21 +13,20 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from merlin.base.kinds import NODE_ROLES
 from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.aligned import aligned_empty
 from merlin.shards.format.column import Column
-from merlin.shards.format.segments import Ragged
+from merlin.shards.format.segments import Array, Ragged
 from merlin.shards.reading.ragged import join_graphs
 from merlin.train.loading.scaling import Scaling
 
-Array = np.ndarray[Any, Any]
 Layout = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]  # shape and type of arrays, by key
 
 FLOAT = np.dtype("<f4")
 _BLOCK_ROWS = 1 << 18
 _OFFSETS = np.dtype(np.int64)
-_PER_NODE = {"nodes", "positions", "node_targets"}
 
 
 class Source(Struct, frozen=True):
@@ -49,9 +48,7 @@ class BatchField(Struct, frozen=True):
     column: Column
     dtype: np.dtype[Any]
     scaling: Scaling | None
-    move: tuple[int, int] | None = (
-        None  # where a tensor has the axis of the channels: from, to, counted from the end
-    )
+    move: tuple[int, int] | None = None  # of the channels' axis in a tensor: from, to, counted from the end
 
     @property
     def name(self) -> str:
@@ -213,7 +210,7 @@ class Graphs(Struct):
 
     def __post_init__(self) -> None:
         roles = {member.column.role for member in self.members}
-        if "edges" in roles and not roles & _PER_NODE:
+        if "edges" in roles and not roles & set(NODE_ROLES):
             raise UsageError(f"edges of '{self.name}' count nodes: ask for its nodes or positions, too")
 
     @property
@@ -224,7 +221,7 @@ class Graphs(Struct):
     def _pointers(self) -> dict[str, str]:
         """The keys of where each graph begins, with the names that `join_graphs` has for these."""
         ragged = {member.column.role for member in self.members if member.column.ragged}
-        found = {f"{self.name}.ptr": "ptr"} if ragged & _PER_NODE else {}
+        found = {f"{self.name}.ptr": "ptr"} if ragged & set(NODE_ROLES) else {}
         return found | ({f"{self.name}.edge_ptr": "edge_ptr"} if "edges" in ragged else {})
 
     def layout(self, source: Source, num: int) -> Layout:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -11,8 +10,7 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble
 from merlin.shards.format.column import Column, columns_of
 from merlin.shards.format.digest import combine, digest_array
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 
 class Columns:
@@ -70,6 +68,15 @@ def identity(ens: Ensemble) -> str:
     """A value that is equal for ensembles of the same samples in the same order."""
     content = ens.manifest.content_digest
     return content if ens.is_whole else combine(content, digest_array(ens.positions))
+
+
+def rows_of(ens: Ensemble, split: str | None) -> Array:
+    """The rows of a split, ascending, or of all samples. Raises UsageError if there is no such split."""
+    if split is None:
+        return np.arange(len(ens))
+    if split not in ens.splits:
+        raise UsageError(f"no split '{split}' in {ens.path}; there are: {', '.join(ens.splits) or 'none'}")
+    return ens.splits[split]
 
 
 def channels_first(shape: tuple[int, ...], axis: int | None) -> tuple[int, ...]:

@@ -25,10 +25,10 @@ from merlin.errors import UsageError
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.shards.format.column import Column
 from merlin.shards.format.digest import combine
+from merlin.shards.format.segments import Array
 from merlin.shards.reading.indexing import Rows, as_number
 from merlin.train.loading.batches import (
     FLOAT,
-    Array,
     BatchField,
     BatchReader,
     DenseFields,
@@ -38,7 +38,7 @@ from merlin.train.loading.batches import (
     RaggedField,
     Source,
 )
-from merlin.train.loading.columns import Columns, identity, refuse_text
+from merlin.train.loading.columns import Columns, identity, refuse_text, rows_of
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.order import Partition
 from merlin.train.loading.scaling import Scaling
@@ -297,7 +297,5 @@ def _members(ens: Ensemble, split: str | None, partition: Partition | None) -> A
     """Ascending rows of a partition of a split; None for all."""
     if split is None and partition is None:
         return None
-    if split is not None and split not in ens.splits:
-        raise UsageError(f"no split '{split}' in {ens.path}; there are: {', '.join(ens.splits) or 'none'}")
-    rows = np.arange(len(ens)) if split is None else ens.splits[split]
+    rows = rows_of(ens, split)
     return rows if partition is None else rows[partition.select(ens.sample_id[rows])]

@@ -8,7 +8,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from merlin.train.loading.batches import Array
+from merlin.shards.format.segments import Array
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.loading.order import Planned
 

@@ -17,7 +17,7 @@ from merlin.shards.format.digest import combine
 from merlin.shards.format.regular_file import read_json
 from merlin.shards.format.segments import Ragged
 from merlin.shards.format.statistics import Accumulator, Statistics
-from merlin.train.loading.columns import identity
+from merlin.train.loading.columns import identity, rows_of
 from merlin.train.loading.scaling import Scaling
 
 FORMAT = FileFormat("merlin-moments", 1)
@@ -46,16 +46,13 @@ class Moments:
         Raises UsageError if there is no such split, or nothing in it.
         """
         splits = self._ens.manifest.splits
-        if split is not None and split not in self._ens.splits:
-            known = ", ".join(self._ens.splits) or "none"
-            raise UsageError(f"no split '{split}' in {self._ens.path}; there are: {known}")
         how = None if scaling is None else [list(scaling.offset), list(scaling.floor)]
         members = [split, list(splits.fractions.items()), splits.seed]
         key = combine(identity(self._ens), column.path, members, how)
         known_before = self._load()
         if key in known_before:
             return Statistics.from_json(known_before[key])
-        rows = np.arange(len(self._ens)) if split is None else self._ens.splits[split]
+        rows = rows_of(self._ens, split)
         if not len(rows):
             raise UsageError(
                 f"no samples in split '{split}' of {self._ens.path}: nothing to take statistics of"

@@ -18,9 +18,8 @@ import numpy as np
 from msgspec import Struct
 
 from merlin.errors import UsageError
+from merlin.shards.format.segments import Array
 from merlin.shards.format.splits import GAMMA, MIX_1, MIX_2, mix64, unit_hash
-
-Array = np.ndarray[Any, Any]
 
 _ROUNDS = 16  # 12 are measurably uneven over the 720 orders of 6 samples
 _MAX_SIZE = 1 << 62

@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from queue import SimpleQueue
 
-from merlin.train.loading.batches import Array, BatchReader
+from merlin.shards.format.segments import Array
+from merlin.train.loading.batches import BatchReader
 from merlin.train.loading.delivery import Delivery, Ready
 from merlin.train.loading.order import Planned
 from merlin.train.loading.workers import LoaderPool

@@ -11,7 +11,8 @@ from msgspec import Struct
 from torch import Tensor
 
 from merlin.errors import LoaderError
-from merlin.train.loading.batches import Array, Layout
+from merlin.shards.format.segments import Array
+from merlin.train.loading.batches import Layout
 
 PAGE = 4096
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 _BLOCK_BYTES = 1 << 18  # worked on at once, so that every pass but the first finds it in a core's cache
 _LN_10 = math.log(10.0)

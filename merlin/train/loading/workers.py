@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from merlin.errors import LoaderError, MerlinError
-from merlin.train.loading.batches import Array
+from merlin.shards.format.segments import Array
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.loading.ring import Ring
 

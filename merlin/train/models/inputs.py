@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Literal
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from merlin.base.document.field_types import Block, Positive, optional
 from merlin.errors import UsageError
 from merlin.train.config import Above0
-from merlin.train.models.base import Batch, Shapes
+from merlin.train.models.base import Batch, Shapes, Trainee
 from merlin.train.models.layers import Pictures, conv_encoder
 
 INPUTS = "inputs"
@@ -53,6 +53,16 @@ class InputEncoder(nn.Module):
             else:
                 parts.append(self.convolutions(torch.cat(seen, 1)))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def predict_batch(trainee: Trainee, batch: Batch, images: Iterable[str]) -> dict[str, Tensor]:
+    """What a model predicts from a normalised batch; `images` are the names of those among its inputs."""
+    seen = {name: batch[name] for name in images}
+    inputs = batch.get(INPUTS)
+    if inputs is None:
+        some = next(iter(seen.values()))
+        inputs = some.new_zeros((some.shape[0], 0))
+    return trainee.predict(inputs, seen) if seen else trainee.predict(inputs)
 
 
 def inputs_of(batch: Batch) -> tuple[Tensor | None, Batch]:

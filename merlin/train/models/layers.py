@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
 }
 _HALVINGS = 3
+_LEAST = 2**_HALVINGS  # pixels of a side
 _CHANNELS = (64, 32, 16)  # from the image to the code
 
 
@@ -87,14 +88,13 @@ class Pictures(Struct, frozen=True):
 
         Raises UsageError if convolutions cannot see them together, or halve them often enough.
         """
-        height, width = _size(shapes, "kind", "fields.images")
-        least = 2**_HALVINGS
-        if height % least or width % least:
+        made = _side_by_side(shapes, "kind", "fields.images")
+        if made.height % _LEAST or made.width % _LEAST:
             raise UsageError(
-                f"model.kind: cnn needs images whose sides are multiples of {least}, not {height}x{width}; "
+                f"model.kind: cnn needs images whose sides are multiples of {_LEAST}, not {made.height}x{made.width}; "
                 "use kind: mlp"
             )
-        return Pictures(sum(shape[0] for shape in shapes), height, width)
+        return made
 
     @staticmethod
     def seen(shapes: Sequence[tuple[int, int, int]]) -> Pictures:
@@ -102,22 +102,21 @@ class Pictures(Struct, frozen=True):
 
         Raises UsageError if nothing would be left.
         """
-        height, width = _size(shapes, "encoder", "fields.inputs")
-        least = 2**_HALVINGS
-        if min(height, width) < least:
+        made = _side_by_side(shapes, "encoder", "fields.inputs")
+        if min(made.height, made.width) < _LEAST:
             raise UsageError(
-                f"model.encoder: cnn needs images of at least {least}x{least}, not {height}x{width}; "
+                f"model.encoder: cnn needs images of at least {_LEAST}x{_LEAST}, not {made.height}x{made.width}; "
                 "use encoder: mlp"
             )
-        return Pictures(sum(shape[0] for shape in shapes), height, width)
+        return made
 
     def code_shape(self, channels: int) -> tuple[int, int, int]:
         """The shape of what the smallest convolution sees."""
         return channels, self.height >> _HALVINGS, self.width >> _HALVINGS
 
 
-def _size(shapes: Sequence[tuple[int, int, int]], option: str, key: str) -> tuple[int, int]:
-    """Height and width of all images, which convolutions see side by side."""
+def _side_by_side(shapes: Sequence[tuple[int, int, int]], option: str, key: str) -> Pictures:
+    """Images as convolutions see them together, for which they must have the same height and width."""
     sizes = sorted({shape[1:] for shape in shapes})
     if len(sizes) != 1:
         listed = ", ".join(f"{h}x{w}" for h, w in sizes) or "none"
@@ -125,7 +124,7 @@ def _size(shapes: Sequence[tuple[int, int, int]], option: str, key: str) -> tupl
             f"model.{option}: cnn needs images of one size, and these are selected: {listed}; "
             f"choose others in {key}, or {option}: mlp"
         )
-    return sizes[0]
+    return Pictures(sum(shape[0] for shape in shapes), *sizes[0])
 
 
 def conv_channels(capacity: float) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from merlin.base.text import some_of
 from merlin.errors import CheckpointError, ShardError, UsageError, command_line
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes
@@ -74,10 +75,9 @@ class Pretrained:
         paths = [f"fields/{name}" for name in (*shapes.scalars, *shapes.images)]
         differing = [path for path in paths if _facts(own, path) != _facts(normaliser.scalings, path)]
         if differing:
-            names = ", ".join(path.partition("/")[2] for path in differing[:8])
+            names = some_of(path.partition("/")[2] for path in differing)
             raise UsageError(
-                f"model.autoencoder: {self.run} was trained on values that were normalised otherwise: {names}"
-                f"{', …' if len(differing) > 8 else ''}\n"
+                f"model.autoencoder: {self.run} was trained on values that were normalised otherwise: {names}\n"
                 "  Give both runs the same data set and the same normalise block; "
                 "if the data set has grown, train the autoencoder again."
             )

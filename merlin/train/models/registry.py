@@ -30,6 +30,9 @@ MODELS: dict[str, str] = {
     "icf_surrogate": "merlin.train.models.icf_surrogate:IcfSurrogate",
 }
 
+# what a user's model may raise
+MODEL_ERRORS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError)
+
 
 class ModelCode(Struct, frozen=True):
     """How a model is made; `options` is None for a user's callable, which takes them as keywords."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 
@@ -74,8 +73,3 @@ def gpu_id(device: torch.device) -> str:
     address = [getattr(found, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     # older versions of PyTorch do not tell the address, and AMD's GPUs may have no uuid
     return str(found.uuid) if None in address else f"{socket.gethostname()} {address}"
-
-
-def num_cores() -> int:
-    """The number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,14 +22,16 @@ from torch.nn import functional as F
 
 from merlin.base.text import count
 from merlin.errors import TrainingError, UsageError
+from merlin.shards.format.segments import Array
 from merlin.train.config import TrainConfig
 from merlin.train.data import TrainingData
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.models.base import Shapes, Trainee
-from merlin.train.models.inputs import INPUTS
+from merlin.train.models.inputs import INPUTS, predict_batch
 from merlin.train.models.outputs import SCALARS
+from merlin.train.models.registry import MODEL_ERRORS
 from merlin.train.parallel.world import choose_device
-from merlin.train.prepare import MODEL_ERRORS, open_data
+from merlin.train.prepare import open_data
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.run_directory import RunDirectory
 
@@ -42,7 +44,6 @@ _BATCH = 64
 _RIDGE = 1e-6  # of the mean square of a feature, so that constant ones do no harm
 
 LINEAR, NEAREST, MODEL = "linear", "nearest", "model"
-Array = np.ndarray[Any, Any]
 Batch = Mapping[str, Tensor]
 Matrices = dict[str, Tensor]  # by field
 Guess = Callable[[Batch], Matrices]
@@ -194,10 +195,9 @@ class _Fields:
 
 def _predict(trainee: Trainee, fields: _Fields, batch: Batch) -> Matrices:
     device = next(iter(trainee.parameters())).device
-    images = {name: batch[name].to(device) for name in fields.shapes.input_images}
-    some = next(iter(batch.values()))
-    inputs = (batch[INPUTS] if INPUTS in batch else some.new_zeros((len(some), 0))).to(device)
-    made = trainee.predict(inputs, images) if images else trainee.predict(inputs)
+    images = fields.shapes.input_images
+    given = {name: batch[name].to(device) for name in (INPUTS, *images) if name in batch}
+    made = predict_batch(trainee, given, images)
     return {name: values.float().cpu() for name, values in fields.split(made).items()}
 
 

@@ -15,7 +15,7 @@ from merlin.errors import CheckpointError, ConfigError, ShardError, TrainingErro
 from merlin.train.config_file import load_config
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
-from merlin.train.models.registry import MODELS, build, require_code, require_consent
+from merlin.train.models.registry import MODEL_ERRORS, MODELS, build, require_code, require_consent
 from merlin.train.quantities import Quantities
 from merlin.train.run_directory import RunDirectory
 from merlin.train.run_paths import FACTS, MODEL_FORMAT, NORMALISE, is_run
@@ -148,5 +148,5 @@ def _build(file: ModelFile) -> Trainee:
     name = file.model.name
     try:
         return build(name, Shapes.from_json(file.shapes), file.model.options)
-    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except MODEL_ERRORS as error:
         raise TrainingError(f"the model {name} cannot be built: {type(error).__name__}: {error}") from error

@@ -25,12 +25,14 @@ from torch import Tensor
 from merlin.base.files import write_text
 from merlin.errors import UsageError
 from merlin.shards.format.column import Column
+from merlin.shards.format.segments import Array
 from merlin.train.config import TrainConfig
 from merlin.train.config_file import load_config
 from merlin.train.data import OnProgress, TrainingData
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
+from merlin.train.random_state import seeded
 from merlin.train.results.baseline import compare, spread_rows
 from merlin.train.results.best import BestModel, load_best
 from merlin.train.results.evaluation_file import FORMAT, NAME
@@ -43,11 +45,8 @@ from merlin.train.results.uncertainty import find_assessment
 from merlin.train.run_directory import RunDirectory, RunFacts
 from merlin.train.run_paths import is_run
 
-Array = np.ndarray[Any, Any]
-
 MAX_POINTS = 4000  # samples whose scalars are kept for charts
 NUM_SHOWN = 6  # samples whose images are kept
-_MAX_BATCH = 1024
 _SEED = 0
 
 
@@ -204,17 +203,13 @@ class _RunEvaluator:
         self._keep = spread_rows(len(dataset), MAX_POINTS)
 
     def run(self, progress: OnProgress) -> None:
-        num, step = len(self._dataset), self._batch_size()
-        devices = [self._device] if self._device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.inference_mode():
-            torch.manual_seed(_SEED)
+        seen = (*self._quantities.values(), *self._best.quantities.input_images)
+        num, step = len(self._dataset), rows_at_once(seen)
+        with seeded(_SEED, self._device), torch.inference_mode():
             for lo in range(0, num, step):
                 hi = min(lo + step, num)
                 self._add(lo, hi)
                 progress(hi, num)
-
-    def _batch_size(self) -> int:
-        return rows_at_once((*self._quantities.values(), *self._best.quantities.input_images), _MAX_BATCH)
 
     def _add(self, lo: int, hi: int) -> None:
         index = np.arange(lo, hi)

@@ -7,8 +7,7 @@ from typing import Any
 
 from merlin.base.records import FileFormat
 from merlin.errors import TrainingError
-from merlin.shards.format.regular_file import read_json
-from merlin.train.run_paths import RunPaths
+from merlin.train.run_paths import RunPaths, read_facts
 
 NAME = "evaluation.json"
 FORMAT = FileFormat("merlin-evaluation", 1)
@@ -18,12 +17,9 @@ _MEASURED = ("scalars", "images", "classes", "inputs", "metrics", "value")
 def read_evaluation(run: RunPaths) -> dict[str, Any] | None:
     """The facts of the run's evaluation, None if it was not evaluated. Raises TrainingError if they are damaged."""
     path = run.path / NAME
-    try:
-        facts = read_json(path)
-    except FileNotFoundError:
+    facts = read_facts(path)
+    if facts is None:
         return None
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} cannot be read: {error}") from error
     if wrong := FORMAT.mismatch(facts):
         raise TrainingError(f"{path}: {wrong}; evaluate the run again")
     return {key: _with_nan(value) if key in _MEASURED else value for key, value in facts.items()}

@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from merlin.base.files import replacing
 from merlin.base.records import FileFormat
 from merlin.errors import MissingExtraError, TrainingError
-from merlin.train.prepare import MODEL_ERRORS
+from merlin.train.models.registry import MODEL_ERRORS
+from merlin.train.results.physical import some_inputs
 from merlin.train.results.surrogate import Surrogate
 
 Predict = Callable[..., dict[str, Tensor]]  # of the model's inputs, in their order
@@ -89,7 +89,7 @@ class _Outputs(nn.Module):
 
 
 def _write_torchscript(surrogate: Surrogate, path: Path) -> Predict:
-    example = _samples(surrogate, _TRACED)
+    example = some_inputs(surrogate.best.quantities, _TRACED)
     surrogate.model.requires_grad_(False)  # the file keeps it, and such outputs cannot become arrays
     with _explaining("TorchScript", surrogate), torch.no_grad():
         traced = torch.jit.trace(surrogate.model, example, strict=False, check_trace=False)
@@ -110,7 +110,7 @@ def _write_onnx(surrogate: Surrogate, path: Path) -> Predict | None:
     with _explaining("ONNX", surrogate), torch.no_grad():
         program = torch.onnx.export(
             module,
-            _samples(surrogate, _TRACED),
+            some_inputs(surrogate.best.quantities, _TRACED),
             input_names=list(surrogate.model.input_names),
             output_names=list(module.names),
             dynamic_shapes=(tuple({0: samples} for _ in surrogate.model.input_names),),
@@ -144,22 +144,9 @@ def _onnx_runner(path: Path, inputs: tuple[str, ...], names: tuple[str, ...]) ->
     return predict
 
 
-def _samples(surrogate: Surrogate, num: int) -> tuple[Tensor, ...]:
-    """Samples from the ranges of the inputs, always the same."""
-    random, ranges = np.random.default_rng(0), surrogate.ranges
-
-    def draw(name: str, shape: tuple[int, ...]) -> Tensor:
-        low, high = ranges.get(name, (0.0, 1.0))
-        return torch.from_numpy(low + (high - low) * random.random((num, *shape)))
-
-    columns = [draw(name, ()) for name in surrogate.inputs]
-    images = (draw(name, shape).float() for name, shape in surrogate.input_images.items())
-    return (*([torch.stack(columns, 1)] if columns else []), *images)
-
-
 def _require_equal(surrogate: Surrogate, predict: Predict, format: str) -> None:
     """Raise TrainingError unless the exported model predicts the same, also for another number of samples."""
-    given = _samples(surrogate, _TRIED)
+    given = some_inputs(surrogate.best.quantities, _TRIED)
     with _explaining(format, surrogate), torch.inference_mode():
         expected, found = surrogate.model(*given), predict(*given)
     for name, values in expected.items():

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from merlin.base.text import some_of
 from merlin.errors import UsageError
+from merlin.shards.format.segments import Array
 
-Array = np.ndarray[Any, Any]
 Place = tuple[str, int | None]  # a column of its own, or a number of each row of a matrix
 
 
@@ -129,7 +130,6 @@ def require_columns(wanted: Sequence[str], found: Sequence[Any], what: str) -> N
     """Raise UsageError that names every column that is not there."""
     missing = [name for name in wanted if name not in found]
     if missing:
-        known = list(dict.fromkeys(map(str, found)))
-        there = ", ".join(known[:20]) + (", …" if len(known) > 20 else "") or "none"
+        there = some_of(dict.fromkeys(map(str, found)), 20) or "none"
         plural = "columns" if len(missing) > 1 else "column"
         raise UsageError(f"{what}: missing {plural} {', '.join(missing)}; there are: {there}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from pathlib import Path
 
+from merlin.base.text import some_of
 from merlin.errors import NotADataSetError, ShardError, UsageError
 from merlin.shards.ensemble import Ensemble, open_shards
 from merlin.shards.format.column import Column
@@ -20,6 +21,7 @@ from merlin.train.run_directory import RunFacts, SplitRule
 
 ALL = "all"  # every sample, whatever its split
 USUAL = ("test", "validation")
+_MAX_BATCH = 1024
 _BATCH_BYTES = 4 << 20
 
 
@@ -84,10 +86,9 @@ def _select(ens: Ensemble, quantities: Quantities) -> ColumnSelection:
 def _same_classes(ens: Ensemble, column: Column, quantity: Quantity) -> Classes:
     others = sorted(set(class_values(ens, _same_shape(ens, column, quantity))) - set(quantity.classes))
     if others:
-        listed = ", ".join(map(str, others[:8])) + (", …" if len(others) > 8 else "")
-        known = ", ".join(map(str, quantity.classes[:20])) + (", …" if len(quantity.classes) > 20 else "")
         raise UsageError(
-            f"'{column.name}' of {ens.path} has classes that the model does not know: {listed}; it knows {known}"
+            f"'{column.name}' of {ens.path} has classes that the model does not know: {some_of(others)}; "
+            f"it knows {some_of(quantity.classes, 20)}"
         )
     return Classes(column, quantity.classes)
 
@@ -137,7 +138,7 @@ def _note(split: str, config: TrainConfig) -> str:
     return "The model was trained on some of these samples." if split == ALL else ""
 
 
-def rows_at_once(quantities: Iterable[Quantity], most: int = 1024) -> int:
+def rows_at_once(quantities: Iterable[Quantity]) -> int:
     """How many samples are taken through a model at once, so that their images take a few megabytes as float64."""
     row_bytes = 8 * sum(prod(q.shape) for q in quantities if q.shape)
-    return max(1, min(most, _BATCH_BYTES // max(1, row_bytes)))
+    return max(1, min(_MAX_BATCH, _BATCH_BYTES // max(1, row_bytes)))

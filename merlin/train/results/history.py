@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
 
+from merlin.shards.format.segments import Array
 from merlin.train.metrics_log import NAME, Kept, MetricsLine, read_lines
 from merlin.train.run_paths import RunPaths
-
-Array = np.ndarray[Any, Any]
 
 
 class Curve(Struct, frozen=True):

@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from merlin.errors import UsageError
-
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 LEVELS = tuple(percent / 100 for percent in range(5, 100, 5))  # of the intervals that are measured
 SHOWN = (0.5, 0.8, 0.9, 0.95)  # those that are shown to people

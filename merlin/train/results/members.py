@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from msgspec import Struct, field
 from torch import Tensor
@@ -16,8 +14,9 @@ from merlin.errors import CheckpointError, TrainingError, UsageError
 from merlin.train.checkpoint import best_checkpoint, read_best
 from merlin.train.config_file import load_config
 from merlin.train.models.registry import require_code
+from merlin.train.random_state import seeded
 from merlin.train.results.best import BestModel, ModelCall, ModelFile, build_trained
-from merlin.train.results.physical import PhysicalModel
+from merlin.train.results.physical import PhysicalModel, some_inputs
 from merlin.train.run_directory import RunDirectory
 from merlin.train.run_paths import is_run
 
@@ -159,26 +158,10 @@ def _distinct(members: list[Member]) -> tuple[list[Member], list[str]]:
 def _probe(model: PhysicalModel) -> dict[str, Tensor]:
     """What a model predicts for some samples in the ranges of its inputs, the same for each model."""
     device = model.inputs.centre.device
-    given = (torch.from_numpy(values).to(device) for values in _samples(model))
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(0)
+    given = (values.to(device) for values in some_inputs(model.quantities, _PROBED))
+    with seeded(0, device):
         made: dict[str, Tensor] = model(*given)
     return made
-
-
-def _samples(model: PhysicalModel) -> Iterator[np.ndarray[Any, Any]]:
-    random, quantities = np.random.default_rng(0), model.quantities
-    ranges = [
-        (0.0, 1.0) if q.low is None or q.high is None else (q.low, q.high)
-        for q in quantities.columns
-        for _ in q.column_names
-    ]
-    if ranges:
-        low, high = np.array(ranges).T
-        yield low + (high - low) * random.random((_PROBED, len(ranges)))
-    for q in quantities.input_images:
-        low, high = (0.0, 1.0) if q.low is None or q.high is None else (q.low, q.high)
-        yield (low + (high - low) * random.random((_PROBED, *q.shape))).astype(np.float32)
 
 
 def _equal(made: dict[str, Tensor], known: dict[str, Tensor]) -> bool:

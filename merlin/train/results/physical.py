@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from merlin.errors import TrainingError
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.scaling import IDENTITY, Scaling, Vectors
 from merlin.train.models.base import Trainee
-from merlin.train.models.inputs import INPUTS
+from merlin.train.models.inputs import INPUTS, predict_batch
 from merlin.train.quantities import Quantities, Quantity
 
 
@@ -74,12 +75,8 @@ class PhysicalModel(nn.Module):
 
     def predicted_from(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of `forward` for a normalised batch."""
-        images = {q.name: batch[q.name] for q in self.quantities.input_images}
-        inputs = batch.get(INPUTS)
-        if inputs is None:
-            some = next(iter(images.values()))
-            inputs = some.new_zeros((some.shape[0], 0))
-        return self.restored(self.trainee.predict(inputs, images) if images else self.trainee.predict(inputs))
+        images = [q.name for q in self.quantities.input_images]
+        return self.restored(predict_batch(self.trainee, batch, images))
 
     def restored(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of a model, "scalars" (n, m), images (n, C, H, W) and logits of classes, by name and in the data
@@ -105,7 +102,7 @@ class PhysicalModel(nn.Module):
         Raises TrainingError if it has no `predict`, UsageError if it says that it cannot.
         """
         try:
-            found = self(*(given.to(self.inputs.centre.device) for given in _middle(self.quantities)))
+            found = self(*(given.to(self.inputs.centre.device) for given in some_inputs(self.quantities, 2)))
         except NotImplementedError as error:
             raise TrainingError("the model has no `predict`: it tells nothing from inputs alone") from error
         outputs = (*self.quantities.outputs, *(q.probabilities for q in self.quantities.classes))
@@ -133,13 +130,16 @@ def _of_image(quantity: Quantity, normaliser: Normaliser) -> Affine:
     return Affine(normaliser.scalings.get(quantity.path) or IDENTITY, torch.float32, -3)
 
 
-def _middle(quantities: Quantities) -> list[Tensor]:
-    """Two samples in the middle of the inputs' ranges."""
-    columns = [_centre(q) for q in quantities.columns for _ in q.column_names]
-    matrix = [torch.tensor([columns, columns], dtype=torch.float64)] if columns else []
-    return [*matrix, *(torch.full((2, *q.shape), _centre(q)) for q in quantities.input_images)]
+def some_inputs(quantities: Quantities, num: int) -> tuple[Tensor, ...]:
+    """Samples from the ranges of the inputs, always the same ones, as a `PhysicalModel` takes them."""
+    random = np.random.default_rng(0)
 
+    def draw(quantity: Quantity, shape: tuple[int, ...]) -> Tensor:
+        low, high = quantity.low, quantity.high
+        if low is None or high is None:
+            low, high = 0.0, 1.0
+        return torch.from_numpy(low + (high - low) * random.random((num, *shape)))
 
-def _centre(quantity: Quantity) -> float:
-    low, high = quantity.low, quantity.high
-    return 0.0 if low is None or high is None else (low + high) / 2
+    columns = [draw(q, (len(q.column_names),)) for q in quantities.columns]
+    images = (draw(q, q.shape).float() for q in quantities.input_images)
+    return (*([torch.cat(columns, 1)] if columns else []), *images)

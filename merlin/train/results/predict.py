@@ -11,10 +11,11 @@ from msgspec import Struct
 
 from merlin.errors import UsageError
 from merlin.shards.export.columns_file import OutColumn, holds_arrays, writing_columns
+from merlin.shards.format.segments import Array
 from merlin.train.data import OnProgress
 from merlin.train.quantities import Quantity
 from merlin.train.results.samples import SamplesReader, open_samples
-from merlin.train.results.surrogate import BATCH_SIZE, TOO_FAR, Array, Surrogate, describe_outside, dtype_of
+from merlin.train.results.surrogate import BATCH_SIZE, TOO_FAR, Surrogate, describe_outside, dtype_of
 
 _BLOCK = 4096  # samples of a block, and of a Parquet row group; fewer where there are images
 _BLOCK_BYTES = 64 << 20

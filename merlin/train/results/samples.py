@@ -11,12 +11,12 @@ import numpy as np
 
 from merlin.errors import ShardError, UsageError
 from merlin.shards.ensemble import open_shards
+from merlin.shards.format.segments import Array
 from merlin.shards.importing.source_file import Facts
 from merlin.shards.importing.sources import SUFFIXES, open_source
 from merlin.train.loading.columns import Columns
 from merlin.train.results.given import Place, find_columns, require_columns
 
-Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
 
 WHOLE = "inputs"  # the name of a matrix (n, d) in an .npz or HDF5 file

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +17,17 @@ from torch import Tensor
 
 from merlin.base.records import as_kind
 from merlin.errors import TrainingError
+from merlin.shards.format.segments import Array
 from merlin.train.config_file import load_config
 from merlin.train.data import OnProgress, TrainingData
 from merlin.train.loading.dataset import ShardDataset
 from merlin.train.quantities import Quantity
+from merlin.train.random_state import seeded
 from merlin.train.results.best import BestModel
 from merlin.train.results.ensemble_model import SUFFIX, EnsembleModel
 from merlin.train.results.evaluation_file import read_evaluation
 from merlin.train.results.held_out import open_held_out, rows_at_once
-from merlin.train.results.intervals import Array, fitted_scale
+from merlin.train.results.intervals import fitted_scale
 from merlin.train.results.members import Members, NoEnsembleError
 from merlin.train.results.physical import as_chw
 from merlin.train.run_directory import RunDirectory
@@ -110,8 +113,7 @@ def predictions(
 def _made(ensemble: EnsembleModel, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The predictions for a normalised batch; models that draw random numbers draw the same ones for each."""
     device = next(ensemble.parameters()).device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(_SEED)
+    with seeded(_SEED, device):
         return ensemble.predicted_from({key: values.to(device) for key, values in batch.items()})
 
 
@@ -163,12 +165,6 @@ class Ratios:
         return Scales(found, judged.split, len(judged.dataset))
 
 
-class _Member(Struct, frozen=True):
-    trainer: int
-    step: int
-    value: float | None
-
-
 class _Fitted(Struct, frozen=True):
     split: str
     num_samples: int
@@ -181,7 +177,7 @@ class _Scale(Struct, frozen=True):
 class _Evaluated(Struct, frozen=True):
     """What an evaluation says of an ensemble, as far as it is needed again."""
 
-    members: tuple[_Member, ...]
+    members: list[dict[str, Any]]
     fitted_on: _Fitted
     fields: dict[str, _Scale]
 
@@ -190,8 +186,7 @@ def _evaluated(run: RunDirectory, members: Members) -> Scales | None:
     """The factors in `evaluation.json`; None unless they are of these members."""
     with suppress(TrainingError, ValueError):
         facts = as_kind((read_evaluation(run) or {}).get("uncertainty"), _Evaluated)
-        known = tuple(_Member(member.trainer, member.step, member.value) for member in members.models)
-        if facts.members == known:
+        if facts.members == members.to_json():
             by_field = {name: found.scale for name, found in facts.fields.items()}
             return Scales(by_field, facts.fitted_on.split, facts.fitted_on.num_samples)
     return None

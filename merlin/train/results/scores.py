@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-Array = np.ndarray[Any, Any]
+from merlin.shards.format.segments import Array
 
 QUANTILES = {"median": 0.5, "p90": 0.9}
 

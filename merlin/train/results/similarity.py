@@ -42,9 +42,8 @@ def _blurred(images: Tensor) -> Tensor:
         first, *weights = _weights(images.shape[axis]).tolist()
         fitting = images.shape[axis] - len(weights)
         total = images.narrow(axis, 0, fitting) * first
-        for shift, weight in enumerate(
-            weights, 1
-        ):  # sums of shifted images: five times as fast as a convolution
+        # sums of shifted images are five times as fast as a convolution
+        for shift, weight in enumerate(weights, 1):
             total.add_(images.narrow(axis, shift, fitting), alpha=weight)
         images = total
     return images

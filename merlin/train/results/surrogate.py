@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from merlin.errors import UsageError
+from merlin.shards.format.segments import Array
 from merlin.train.parallel.world import choose_device
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel, load_best
@@ -28,8 +29,6 @@ from merlin.train.results.members import Members, load_members
 from merlin.train.results.physical import PhysicalModel
 from merlin.train.results.scales import Scales, find_scales
 from merlin.train.run_directory import RunDirectory
-
-Array = np.ndarray[Any, Any]
 
 BATCH_SIZE = 256
 TOO_FAR = "is too far outside of the range of the training data for the model to compute with"
@@ -250,7 +249,6 @@ class UncertainSurrogate(Surrogate):
 
 
 def dtype_of(quantity: Quantity) -> np.dtype[Any]:
-    """The type of what is predicted."""
     return np.dtype("<i8" if quantity.classes else "<f4" if quantity.shape else "<f8")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -17,23 +16,17 @@ from msgspec.structs import replace
 
 from merlin.base.files import stamp
 from merlin.errors import TrainingError
-from merlin.shards.format.regular_file import read_json
+from merlin.shards.format.segments import Array
 from merlin.status.live import lock_holder
 from merlin.train.metrics_log import NAME as METRICS
+from merlin.train.metrics_log import finite_or_none
 from merlin.train.results.history import Curve, History, Round, Trained, read_history
-from merlin.train.run_paths import BEST, FACTS, RunPaths, TrainerDirectory
-
-Array = np.ndarray[Any, Any]
+from merlin.train.run_paths import BEST, FACTS, RunPaths, TrainerDirectory, read_facts
 
 MAX_POINTS = 500  # of a curve
 SILENT_S = 600.0  # without a line before a trainer on another host is doubted
-STATES = (
-    "running",
-    "silent",
-    "killed",
-    "stopped",
-    "finished",
-)  # the state of a run is the first one that one of its trainers has
+# the state of a run is the first one that one of its trainers has
+STATES = ("running", "silent", "killed", "stopped", "finished")
 
 
 class CurvePoints(Struct, frozen=True, kw_only=True):
@@ -66,7 +59,7 @@ class TrainingPage(Struct, frozen=True, kw_only=True):
 
 def training_page(path: Path) -> TrainingPage:
     """The run in directory `path`. Raises TrainingError if there is none, or it cannot be read."""
-    facts = _read(path / FACTS)
+    facts = read_facts(path / FACTS)
     if facts is None:
         raise TrainingError(f"{path} is not a training run: it has no {FACTS}")
     run = RunPaths(path)
@@ -89,21 +82,8 @@ def training_page(path: Path) -> TrainingPage:
         validation=_thinned(history.validation),
         rounds=history.rounds,
         origins=history.origins(),
-        best=_read(run.best / BEST),
+        best=read_facts(run.best / BEST),
     )
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file; None if there is no such file."""
-    try:
-        found = read_json(path)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise TrainingError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise TrainingError(f"{path} is damaged: it holds no facts")
-    return found
 
 
 @lru_cache(maxsize=16)
@@ -133,11 +113,10 @@ def _thinned(curves: Mapping[str, Sequence[Curve]]) -> dict[str, tuple[CurvePoin
 
 def _points(curve: Curve) -> CurvePoints:
     chosen = thin_out(curve.values, MAX_POINTS)
-    values = [float(value) for value in curve.values[chosen]]
     return CurvePoints(
         trainer=curve.trainer,
         steps=tuple(int(step) for step in curve.steps[chosen]),
-        values=tuple(value if math.isfinite(value) else None for value in values),
+        values=tuple(finite_or_none(float(value)) for value in curve.values[chosen]),
     )
 
 

@@ -18,11 +18,12 @@ from msgspec import Struct
 
 from merlin.base.text import count
 from merlin.errors import NotADataSetError, ShardError
+from merlin.shards.format.segments import Array
 from merlin.train.data import OnProgress
 from merlin.train.quantities import Quantity
 from merlin.train.results.best import BestModel
 from merlin.train.results.ensemble_model import EnsembleModel
-from merlin.train.results.intervals import LEVELS, Array, held_shares, reach
+from merlin.train.results.intervals import LEVELS, held_shares, reach
 from merlin.train.results.members import Members, NoEnsembleError, load_members
 from merlin.train.results.scales import (
     Judged,

@@ -46,10 +46,8 @@ def decide(local: Scores, partner: Scores, metrics: Sequence[DecidingMetric]) ->
     """The local model stays if it is at least as good by any metric: a partner has to win them all.
 
     A model with a score that is not finite loses to one without; if both have one, the local model stays.
-    Raises UsageError if there is no metric, or one is missing from the scores.
+    Raises UsageError if a metric is missing from the scores.
     """
-    if not metrics:
-        raise UsageError("a tournament needs at least one metric")
     mine, theirs = costs(local, metrics), costs(partner, metrics)
     if math.inf in theirs:
         both = " and the local model's" if math.inf in mine else ""
@@ -88,8 +86,6 @@ def rank(scores: Mapping[int, Scores], metrics: Sequence[DecidingMetric]) -> lis
     By the first metric; where that is equal, by the next ones, then by number. Those with a score that is not finite
     come last.
     """
-    if not metrics:
-        raise UsageError("a ranking needs at least one metric")
     keys = {trainer: costs(found, metrics) for trainer, found in scores.items()}
     return sorted(keys, key=lambda trainer: (math.inf in keys[trainer], keys[trainer], trainer))
 

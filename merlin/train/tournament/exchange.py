@@ -9,7 +9,6 @@ from msgspec import Struct
 from torch import Tensor
 
 from merlin.train.state_file import State
-from merlin.train.tournament.decisions import Scores
 
 T = TypeVar("T")
 Waiting: TypeAlias = Generator[None, None, T]  # yields whenever it would have to wait
@@ -84,7 +83,3 @@ class ModelTransport(Protocol):
         The others still meet the last model of a trainer that finished, and do not count on one that did not.
         """
         ...
-
-
-def scores_of(summaries: Mapping[int, Summary]) -> dict[int, Scores]:
-    return {trainer: summary.scores for trainer, summary in summaries.items()}

@@ -29,7 +29,7 @@ from merlin.shards.format.regular_file import read_json
 from merlin.train.state_file import State, read_state, write_state
 from merlin.train.tournament.averaging import Total, who_counts
 from merlin.train.tournament.exchange import Mean, OfferedModel, Summary, Waiting
-from merlin.train.tournament.presence import Members, presence_directory
+from merlin.train.tournament.presence import Participants, presence_directory
 
 FORMAT = FileFormat("merlin-offer", 1)
 VALUES = "values"  # values to be averaged, which an offer has in place of a complete state
@@ -60,13 +60,13 @@ class FileTransport:
         self._between = between
         self._note = note
         self._given_up: dict[int, int] = {}  # who did not come in time, and its newest offer then
-        self._members = Members(presence_directory(directory), index, num)
-        self._members.enter()
+        self._participants = Participants(presence_directory(directory), index, num)
+        self._participants.enter()
         for leftover in self._folder(index).glob(f"*{TEMPORARY_SUFFIX}"):
             leftover.unlink(missing_ok=True)
 
     def participants(self, number: int) -> list[int]:
-        return self._members.members(number)
+        return self._participants.members(number)
 
     def offer(self, number: int, summary: Summary, state: State) -> None:
         """Write the model under temporary names.
@@ -82,7 +82,7 @@ class FileTransport:
             write_text(path.with_suffix(".json"), text, durable_name=False)
         except (OSError, CheckpointError) as error:
             self._note(f"round {number}: the model could not be offered to the others: {error}")
-        self._members.update(offered=number)
+        self._participants.update(offered=number)
         self._forget(number)
 
     def summaries(self, number: int, trainers: Sequence[int], limit_s: float) -> Waiting[dict[int, Summary]]:
@@ -121,17 +121,17 @@ class FileTransport:
 
     def saved(self, number: int, done: bool) -> Waiting[None]:
         if done:
-            self._members.update(saved=number)
+            self._participants.update(saved=number)
         yield from ()
 
     def agree(self, number: int) -> Waiting[int]:
         """Return this trainer's own round: what the others offered in later rounds is still there."""
-        self._members.update(saved=number)
+        self._participants.update(saved=number)
         yield from ()
         return number
 
     def close(self, finished: bool) -> None:
-        self._members.leave("finished" if finished else "stopped")
+        self._participants.leave("finished" if finished else "stopped")
 
     def _await(self, number: int, trainer: int, end: float) -> Waiting[int | None]:
         """The round whose offer is used: `number` if it comes before `end`, else the newest, or None."""
@@ -144,7 +144,7 @@ class FileTransport:
             if not expected:
                 return max(rounds, default=None)
             if time.monotonic() >= end:
-                seen = self._members.look(trainer)
+                seen = self._participants.look(trainer)
                 self._given_up[trainer] = 0 if seen is None else seen.offered
                 newest = max(rounds, default=None)
                 instead = f"its model of round {newest} counts" if rounds else "it has offered none so far"
@@ -154,10 +154,10 @@ class FileTransport:
 
     def _is_expected(self, number: int, trainer: int) -> bool:
         """True if the offer of a round may be expected before long."""
-        seen = self._members.look(trainer)
+        seen = self._participants.look(trainer)
         return (
             seen is not None
-            and self._members.is_present(seen)
+            and self._participants.is_present(seen)
             and number - 1 - self._patience <= seen.offered < number
             and self._given_up.get(trainer, -1) != seen.offered
         )
@@ -189,7 +189,7 @@ class FileTransport:
 
     def _forget(self, number: int) -> None:
         """Remove this trainer's offers that nobody will ask for any more."""
-        border = min(self._members.least_saved(), number - 1)
+        border = min(self._participants.least_saved(), number - 1)
         border = max(border, number - KEPT + 1 - self._between - math.ceil(self._patience))
         for old in self._rounds(self._index):
             if old <= border:

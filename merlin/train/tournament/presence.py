@@ -75,7 +75,7 @@ def withdraw(directory: Path, trainer: int) -> None:
         _write(path, replace(found, state="stopped"))
 
 
-class Members:
+class Participants:
     """The trainers of a tournament as one of them sees them; it is present itself from `enter` to `leave`."""
 
     def __init__(self, directory: Path, index: int, num: int) -> None:

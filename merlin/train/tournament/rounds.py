@@ -17,17 +17,9 @@ from merlin.train.metrics_log import finite_or_none
 from merlin.train.state_file import State
 from merlin.train.tournament.averaging import mean_of_both
 from merlin.train.tournament.decisions import DecidingMetric, Scores, decide, decide_merged
-from merlin.train.tournament.exchange import (
-    ModelTransport,
-    RoundInterruptedError,
-    Summary,
-    T,
-    Waiting,
-    scores_of,
-)
+from merlin.train.tournament.exchange import ModelTransport, RoundInterruptedError, Summary, T, Waiting
 from merlin.train.tournament.mutation import mutated
-from merlin.train.tournament.pairing import pairs
-from merlin.train.tournament.strategies import regularised_evolution, truncation
+from merlin.train.tournament.strategies import pairs, regularised_evolution, truncation
 
 if TYPE_CHECKING:
     from merlin.train.config import TrainConfig
@@ -179,15 +171,13 @@ class Rounds:
 
     def _moves(self, number: int, summaries: Mapping[int, Summary]) -> dict[int, int]:
         """The copies that are made, as {copy: original}."""
-        scores = scores_of(summaries)
+        scores = {trainer: summary.scores for trainer, summary in summaries.items()}
         half = max(1, len(scores) // 2)
         if self._config.strategy == "truncation":
             return truncation(scores, self._metrics, min(self._config.top or half, len(scores)))
         births = {trainer: summary.birth for trainer, summary in summaries.items()}
-        birth = regularised_evolution(
-            self._seed, number, births, scores, self._metrics, self._config.sample or half
-        )
-        return {} if birth is None else {birth.child: birth.parent}
+        sample = self._config.sample or half
+        return regularised_evolution(self._seed, number, births, scores, self._metrics, sample)
 
     # what all ranks of a trainer do together
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from merlin import __version__
 from merlin.base.files import was_removed
-from merlin.base.text import count, short_name
+from merlin.base.text import count, short_name, some_of
 from merlin.batch.registry import installed
 from merlin.config.model import Config
 from merlin.errors import ExecutionError, command_line
@@ -45,7 +45,7 @@ def judge_studies(workspaces: Sequence[str]) -> Iterator[Finding]:
     if gone := [path for path in workspaces if was_removed(path)]:
         commands = "; ".join(command_line("cancel", path) for path in gone[:3])
         hint = f"workers try to open them; if they were deleted or moved: {commands}"
-        shown = ", ".join(f"{path!a}" for path in gone[:3]) + " …" * (len(gone) > 3)
+        shown = some_of(map(ascii, gone), 3, more=" …")
         yield warning_if(hint, "studies", f"no longer there: {shown}")
 
 
@@ -65,8 +65,9 @@ def judge_workers(
     other = sorted({worker.version for worker in alive} - {__version__})
     hints = []
     if other:
-        versions = ", ".join(other[:3]) + " …" * (len(other) > 3)
-        hints.append(f"workers run Merlin {versions}, and this is {__version__}; restart them")
+        hints.append(
+            f"workers run Merlin {some_of(other, 3, more=' …')}, and this is {__version__}; restart them"
+        )
     if studies and not alive:
         start = "; ".join(command_line("run-workers", workspace) for workspace in studies[:3])
         jobs = f", or in batch jobs: {command_line('workers', 'submit', studies[0])}" if has_scheduler else ""

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+CORES = 2  # of a node
 _HERE = Path(__file__).parent
 PROGRAMS: Mapping[str, tuple[str, ...]] = {
     "flux": ("flux",),
@@ -29,13 +30,7 @@ class StandIn:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        scheduler: str,
-        *,
-        num_nodes: int = 3,
-        cores: int = 2,
-        login: Mapping[str, str] | None = None,
+        self, folder: Path, scheduler: str, *, num_nodes: int = 3, login: Mapping[str, str] | None = None
     ) -> None:
         self.folder, self.scheduler = folder, scheduler
         (folder / "faults").mkdir(parents=True)
@@ -44,7 +39,7 @@ class StandIn:
         (folder / scheduler / "jobs").mkdir(parents=True)
         (folder / scheduler / "number").write_text("100")
         hosts = [f"node{k + 1}" for k in range(num_nodes)]
-        about = {"hosts": hosts, "cores": cores, "job": ""}
+        about = {"hosts": hosts, "cores": CORES, "job": ""}
         (folder / scheduler / "queue.json").write_text(json.dumps(about))
         self.path = os.pathsep.join([str(folder / "bin"), os.environ["PATH"]])
         profile = {"PATH": self.path, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

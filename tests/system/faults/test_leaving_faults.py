@@ -35,7 +35,7 @@ def worker(home: Installation) -> Worker:
     spec = home.folder / "long.yaml"
     spec.write_text(SPEC)
     (home.folder / "samples.csv").write_text("1\n2\n3\n")
-    home.environment["MERLIN_STOP_GRACE_S"] = str(GRACE_S)
+    home.env["MERLIN_STOP_GRACE_S"] = str(GRACE_S)
     home.merlin("run", spec)
     started = home.start_worker(spec)
     wait_until(lambda: sum("sleep 601" in line for line in home.processes()) == 2, started.tail)

@@ -33,7 +33,7 @@ def publish_through(home: Installation, redis: RedisServer, folder: Path, trip_a
         url = redis.url.replace(f":{redis.port}/", f":{wire.port}/")
         spec = write_spec(folder)
         words = ["run", spec, "--vars", "N=40", "SLEEP=0", "SHARD=20", f"OUTPUT_PATH={folder}"]
-        command = home.start_warm(*words, MERLIN_BROKER_URL=url, MERLIN_BACKEND_URL=url)
+        command = home.start(*words, MERLIN_BROKER_URL=url, MERLIN_BACKEND_URL=url)
         commands.append(command)
         out, err = command.communicate(timeout=120)
         assert (command.returncode == -9) == wire.has_tripped, (command.returncode, out, err)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from installation import installation
 from lines_study import LinesStudy
-from servers import LOOPBACK, RabbitServer, RedisServer, group_members, listening, rabbitmq_server
+from servers import LOOPBACK, RabbitServer, RedisServer, group_members, listening
 from soaking import NUM_FAULTS, NUM_SAMPLES, soak
 
 FEWER = 1 if "MERLIN_SOAK_FAULTS" in os.environ else 4  # in a run of all tests
@@ -17,7 +17,7 @@ FEWER = 1 if "MERLIN_SOAK_FAULTS" in os.environ else 4  # in a run of all tests
 
 @pytest.fixture(scope="module")
 def _rabbit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
-    with rabbitmq_server(tmp_path_factory.mktemp("rabbitmq")) as server:
+    with RabbitServer(tmp_path_factory.mktemp("rabbitmq")) as server:
         yield server
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from installation import LEASE_S, Installation, installation
 from lines_study import LinesStudy
-from servers import RabbitServer, RedisServer, redis_server
+from servers import RabbitServer, RedisServer
 from tripwire import Tripwire
 from waiting import wait_until
 
@@ -55,7 +55,7 @@ def test_redis_with_a_log_may_crash(home: Installation) -> None:
 @pytest.mark.parametrize("command", ["restart", "monitor"])
 def test_redis_without_a_log_may_crash_and_the_study_is_published_again(tmp_path: Path, command: str) -> None:
     with (
-        redis_server(tmp_path, appendonly=False) as server,
+        RedisServer(tmp_path, appendonly=False) as server,
         installation(tmp_path, server) as home,
     ):
         study = begun(home)
@@ -64,7 +64,7 @@ def test_redis_without_a_log_may_crash_and_the_study_is_published_again(tmp_path
         if command == "restart":
             home.restart(study.workspace.path)
         else:
-            watching = home.start_warm("monitor", study.spec, "--sleep", "1")
+            watching = home.start("monitor", study.spec, "--sleep", "1")
             study.wait_for_end()
             out, err = watching.communicate(timeout=120)
             assert watching.returncode == 0, out + err
@@ -82,7 +82,7 @@ def test_redis_may_hang_for_longer_than_a_lease(home: Installation) -> None:
 def test_the_network_may_be_away_for_longer_than_a_lease(tmp_path: Path, own_redis: RedisServer) -> None:
     with Tripwire(own_redis.port) as wire, installation(tmp_path, own_redis) as home:
         through = own_redis.url.replace(f":{own_redis.port}/", f":{wire.port}/")
-        home.environment |= {"MERLIN_BROKER_URL": through, "MERLIN_BACKEND_URL": through}
+        home.env |= {"MERLIN_BROKER_URL": through, "MERLIN_BACKEND_URL": through}
         study = begun(home)
         wire.freeze()
         pass_time(2 * LEASE_S)
@@ -148,7 +148,7 @@ def test_workers_that_start_before_their_server_wait_for_it(home: Installation) 
     home.redis.kill9()
     from installation import Worker
 
-    home.workers.append(Worker("early", worker.command, home.folder, home.environment))
+    home.workers.append(Worker("early", worker.command, home.folder, home.env))
     wait_until(lambda: home.workers[0].log.stat().st_size > 0, study.show)
     pass_time(1.0)
     home.redis.start_again()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from installation import Installation, installation
 from lines_study import LinesStudy, write_spec
-from servers import PASSWORD, Authority, RabbitServer, RedisServer, redis_server, secure_rabbit
+from servers import PASSWORD, Authority, RabbitServer, RedisServer, secure_rabbit
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -61,8 +61,8 @@ def test_a_task_longer_than_many_leases_runs_once(tmp_path: Path, any_redis: Red
 
 def over_tls(home: Installation, authority: Authority) -> None:
     for name in ("MERLIN_BROKER_URL", "MERLIN_BACKEND_URL"):
-        if home.environment[name].startswith(("rediss", "amqps")):
-            home.environment[name] += f"?ssl_ca_certs={authority.ca}"
+        if home.env[name].startswith(("rediss", "amqps")):
+            home.env[name] += f"?ssl_ca_certs={authority.ca}"
 
 
 @pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
@@ -70,7 +70,7 @@ def test_a_study_runs_over_tls(tmp_path: Path, broker: str, request: pytest.Fixt
     rabbit = secure_rabbit() if broker == "rabbitmq" else None
     authority = rabbit.tls if rabbit else request.getfixturevalue("authority")
     with (
-        redis_server(tmp_path, tls=authority) as redis,
+        RedisServer(tmp_path, tls=authority) as redis,
         installation(tmp_path, rabbit or redis, redis, lease_s=LONG_S) as home,
     ):
         over_tls(home, authority)
@@ -112,7 +112,7 @@ def test_secrets_are_in_no_file_no_log_and_no_process_list(
         study = LinesStudy.publish(home, *VARIABLES)
         key = home.config().key
         secrets = [PASSWORD.encode(), key, key.hex().encode()]
-        home.environment["MERLIN_LOG"] = "DEBUG"
+        home.env["MERLIN_LOG"] = "DEBUG"
         home.replace_workers(study.spec, 2)
         study.wait_for(1)
         shown = [

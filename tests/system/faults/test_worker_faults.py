@@ -130,7 +130,7 @@ def test_a_worker_told_to_leave_gives_back_what_it_has_not_run(home: Installatio
 
 
 def test_the_last_worker_told_to_leave_leaves_a_study_that_can_go_on(home: Installation) -> None:
-    home.environment["MERLIN_STOP_GRACE_S"] = "1"
+    home.env["MERLIN_STOP_GRACE_S"] = "1"
     study = begun(home, num_workers=1)
     assert home.workers.pop().terminate() == 0
     assert study.num_ended < study.planned

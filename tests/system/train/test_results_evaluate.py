@@ -137,7 +137,7 @@ def test_splits_can_be_chosen_and_say_what_they_are_worth(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {name: len(rows) for name, rows in open_shards(run.facts().data_path).splits.items()}
-    monkeypatch.setattr("merlin.train.results.evaluate._MAX_BATCH", 128)
+    monkeypatch.setattr("merlin.train.results.held_out._MAX_BATCH", 128)
     for split, words in (("train", "was trained on"), ("validation", "chosen by"), ("all", "some of these")):
         facts = evaluate(run.path, split=split, device="cpu").facts
         assert facts["num_samples"] == sizes.get(split, sum(sizes.values()))

@@ -131,6 +131,7 @@ def test_arguments_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
         ({"workers": 1.5}, "whole number, at least 1, not 1.5"),
         ({"workers": "2"}, "whole number, at least 1, not '2'"),
         ({"extend": tmp_path, "output": tmp_path}, "stays where it is"),
+        ({"samples": [[1.0]], "new_rows": True}, "give both"),
         ({"samples": np.arange(3.0)}, r"shape \(3,\)"),
         ({"samples": np.ma.masked_less([[0.0], [1.0]], 0.5)}, "masked values"),
         ({"samples": pd.DataFrame({"Y": [1.0], "Z": [2.0]})}, "no column X; its columns are: Y, Z"),
@@ -168,6 +169,13 @@ def test_the_columns_of_a_data_frame_are_found_by_their_names(tmp_path: Path, co
     frame = pd.DataFrame({name: known[name] for name in columns})
     with _samples_file(_by_labels(frame, tmp_path / "hello.yaml", {})) as file:
         assert file is not None and np.load(file).tolist() == [[1.0, 30.0], [2.0, 40.0]]
+
+
+def test_samples_of_the_caller_are_not_named_by_a_file_that_is_gone(
+    workspace: Workspace, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError, match=r"^samples: error: 1 samples.*\n.*new_rows=True"):
+        merlin.run(tmp_path / "hello.yaml", samples=np.array([[9.0]]), extend=workspace.path)
 
 
 def test_names_of_the_package_are_known_without_being_loaded() -> None:

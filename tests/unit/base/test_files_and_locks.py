@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from merlin.base.files import (
+    absolute_path,
     create_text,
+    end_of,
     file_error,
     link_or_copy,
     making_directory,
@@ -25,6 +27,7 @@ from merlin.base.files import (
 )
 from merlin.base.locks import LockTaken, locked
 from merlin.base.processes import read_process, start_ticks, works_in
+from merlin.errors import UsageError
 
 
 def test_a_file_that_could_not_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
@@ -35,6 +38,18 @@ def test_a_file_that_could_not_be_finished_leaves_the_old_one(tmp_path: Path) ->
         raise RuntimeError
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_the_end_of_a_file_is_shown_and_nothing_waits_for_a_pipe(tmp_path: Path) -> None:
+    log, pipe = tmp_path / "log", tmp_path / "pipe"
+    log.write_text("first\nlast\n")
+    os.mkfifo(pipe)
+    assert [end_of(log, num, start=start) for num, start in ((5, 0), (99, 6), (99, 50))] == [
+        "last\n",
+        "last\n",
+        "first\nlast\n",  # it was replaced by a shorter one
+    ]
+    assert end_of(pipe, 9) == end_of(tmp_path, 9) == end_of(tmp_path / "none", 9) == ""
 
 
 def test_a_private_file_is_private_before_it_holds_anything(tmp_path: Path) -> None:
@@ -311,3 +326,8 @@ def test_a_process_that_has_ended_and_is_not_collected_counts_as_gone() -> None:
     with subprocess.Popen(["true"]) as done:
         os.waitid(os.P_PID, done.pid, os.WEXITED | os.WNOWAIT)
         assert read_process(done.pid) is None
+
+
+def test_the_home_of_nobody_is_refused() -> None:
+    with pytest.raises(UsageError, match="the home directory ~nobody-here is not known"):
+        absolute_path("~nobody-here/studies")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from merlin.base.text import count, duration, percent, rate, size
+from merlin.base.text import count, cut, duration, percent, rate, size, some_of
 
 
 @pytest.mark.parametrize(("num", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3.2e12, "3.2 TB")])
@@ -18,6 +18,17 @@ def test_sizes_are_in_powers_of_a_thousand(num: float, text: str) -> None:
 )
 def test_durations_are_as_exact_as_people_need_them(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_of_a_long_list_the_first_items_are_named() -> None:
+    assert some_of([1, 2], 2) == "1, 2"
+    assert some_of(iter("abc"), 2) == "a, b, …"
+    assert some_of(range(10**12), 1, more=" …") == "0 …"
+    assert some_of([]) == ""
+
+
+def test_a_long_text_is_cut_to_the_room_that_it_has() -> None:
+    assert [cut("merlin", most) for most in (6, 4, 1, 0)] == ["merlin", "mer…", "m…", "m…"]
 
 
 def test_one_is_singular() -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from merlin.batch.contract import Allocation, Job, JobRequest, JobState, LaunchRequest
-from merlin.batch.slurm import Slurm
-from merlin.batch.slurm_states import slurm_state
+from merlin.batch.slurm import Slurm, slurm_state
 from merlin.testing.schedulers import SchedulerContract
 
 LISTED = """\

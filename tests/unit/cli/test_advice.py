@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import shlex
 
-from merlin.cli.advice import next_commands
 from merlin.errors import command_line
+from merlin.views.after_stop import next_commands
 
 
 def test_a_command_can_be_pasted_whatever_its_path() -> None:

@@ -54,6 +54,26 @@ def test_the_newest_counts_wherever_it_is(here: Path) -> None:
     assert find_workspace(Path("demo.yaml")).path == newest
 
 
+def test_a_dry_run_made_later_is_told_from_a_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert merlin("run", "demo.yaml", "--local") == 0
+    (run,) = here.glob("demo_*")
+    run = run.rename(here / "demo_20200102-030405")
+    monkeypatch.setattr("sys.argv", ["merlin", "run", "demo.yaml", "--dry"])
+    dry = make()
+    capsys.readouterr()
+    assert find_workspace(Path("demo.yaml")).path == dry
+    assert (
+        f"made by a dry run, and nothing has run in it; the newest of another run: {run}"
+        in capsys.readouterr().err
+    )
+    assert merlin("restart", dry, "--local") == 0
+    capsys.readouterr()
+    assert find_workspace(Path("demo.yaml")).path == dry
+    assert "dry run" not in capsys.readouterr().err
+
+
 def test_what_was_deleted_is_forgotten(here: Path) -> None:
     gone = make("-o", "studies")
     kept = make()
@@ -187,6 +207,8 @@ def test_a_directory_without_studies_is_refused_as_before(
     (here / "empty").mkdir()
     assert merlin("status", "empty") == 1
     assert "is not a workspace" in capsys.readouterr().err
+    assert merlin("list", "--root", "empty") == 0
+    assert f"no study directly in {here / 'empty'}" in capsys.readouterr().err
 
 
 def test_a_study_is_listed_with_its_extensions(here: Path) -> None:

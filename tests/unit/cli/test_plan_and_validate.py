@@ -76,3 +76,34 @@ def test_only_what_would_have_run_something_says_that_nothing_was_run(tmp_path, 
         with pytest.raises(SystemExit):
             command_line.main([command, "s.yaml"])
         assert ("nothing was run" in capsys.readouterr().err) is says_so
+
+
+def test_workers_that_could_not_start_are_warned_of(say) -> None:
+    workers = """
+  resources:
+    workers:
+      one: {args: "--concurency 3 --pidfile=$HOME/x"}
+      two: {args: "-c '2"}
+      three: {args: "-l info --concurrency 2 --without-gossip -O fair"}
+"""
+    told = say("validate", spec=SPEC + workers.lstrip("\n"))
+    assert "valid: 0 errors, 2 warnings" in told
+    assert "17:" in told and "no option --concurency\n    did you mean '--concurrency'?" in told
+    assert "worker 'two' cannot start" in told
+
+
+@pytest.mark.parametrize(
+    ("shell", "script", "told"),
+    [
+        ("/bin/bash", "if [ 1 = 1 ]; then\n  echo", "cannot read its cmd: line 3: syntax error"),
+        ("bash", "echo 'a", "unexpected EOF"),
+        ("sh", "echo a)", "yntax error"),
+        ("bash", "$(BEGIN)\n  for i in $(case) $(date); do rm -f !(a|b) $(X); done\nfi", ""),
+        ("python3", "while True: pass", ""),
+    ],
+)
+def test_a_script_that_its_shell_cannot_read_is_warned_of(say, shell: str, script: str, told: str) -> None:
+    run = json.dumps({"shell": shell, "cmd": script})
+    more = "global.parameters: {case: {values: [1], label: C.%%}}\nenv: {variables: {BEGIN: if true; then}}\n"
+    said = say("validate", spec=SPEC.replace('{cmd: "echo $(X)"}', run) + more)
+    assert f"{bool(told):d} warning" in said and told in said

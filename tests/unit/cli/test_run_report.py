@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,18 @@ def test_a_watch_of_chosen_steps_reports_on_these_alone(
     assert [step["step"] for step in found["steps"]] == ["post"]
     assert found["planned"] == found["steps"][0]["planned"] == 20
     assert {group["step"] for group in found["failures"]} == {"post"}
+
+
+def test_the_failures_that_are_told_add_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("merlin.views.run_report.MAX_GROUPS", 1)
+    workspace = make_workspace(tmp_path / "w")
+    fill(workspace)
+    merlin("monitor", workspace.path)
+    told = capsys.readouterr().out
+    parts = re.findall(r"^(?:\w+: (\d+) tasks? failed:|and (\d+) other failed)", told, re.MULTILINE)
+    (failed,) = re.findall(r"^tasks: .* failed (\d+) ", told, re.MULTILINE)
+    assert "other failed" in told and sum(int(a or b) for a, b in parts) == int(failed)
+    merlin("failures", workspace.path)
+    assert "message  killed" not in capsys.readouterr().out  # the cause says so

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from in_process import merlin
+from status_study import fill, make_workspace
 
 from merlin.cli.outcome_bar import bar
 from merlin.cli.study_status import show_advice
@@ -32,3 +36,10 @@ def test_a_run_that_does_not_tell_what_it_works_on_is_not_called_idle(capsys) ->
         )
         show_advice([run], {"missing": 5, "failed": 0})
         assert capsys.readouterr().out == f"{told}how long the rest takes is not known yet\n"
+
+
+def test_a_study_that_has_stopped_goes_at_no_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(make_workspace(tmp_path / "w"))
+    assert merlin("status", tmp_path / "w") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("sim ")]
+    assert line.endswith("10 missing of 40")

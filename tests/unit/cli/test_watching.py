@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from status_study import add, chunk, fill, make_workspace
+from status_study import FAILED, OK, add, chunk, failed, fill, make_workspace
 
 from merlin.base.text import printable
 from merlin.cli.watching import words
@@ -123,6 +123,22 @@ def test_failures_lead_to_examples_and_those_to_their_logs(workspace: Workspace)
         await shown(app, pilot, "throughput")
 
     drive(workspace, do)
+
+
+def test_inputs_that_go_with_a_failure_are_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    made = make_workspace(tmp_path / "w", num=200)
+    outcomes = [FAILED if i >= 150 else OK for i in range(200)]
+    causes = tuple(failed(i, tail="diverged") for i in range(150, 200))
+    add(made, chunk("sim/P.1", 0, outcomes, failures=causes), chunk("sim/P.2", 0, [OK] * 200))
+
+    async def do(app: WatchApp, pilot: Any) -> None:
+        await pilot.press("f")
+        await shown(app, pilot, "of the tasks fail so, elsewhere")
+
+    drive(made, do, (200, 30))
 
 
 def test_what_happens_meanwhile_appears_and_the_cursor_stays(workspace: Workspace) -> None:

@@ -45,6 +45,31 @@ def test_a_change_leaves_comments_and_other_lines_alone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["app.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("names", "values", "port", "keys"),
+    [
+        (("rabbitmq", "rediss"), {}, 6379, []),
+        (("rabbitmq", "rediss"), {"port": 7000, "db_num": 2}, 7000, ["db_num"]),
+        (("redis", "amqp"), {"vhost": "v"}, 5672, ["vhost"]),
+        (("rabbitmq", "amqp"), {}, 5672, ["vhost"]),
+    ],
+)
+def test_another_kind_of_server_has_its_own_port_and_keys(tmp_path, names, values, port, keys):
+    path = tmp_path / "app.yaml"
+    text = template("redis" if names[0] == "redis" else "rabbitmq")
+    path.write_text(text.replace("  port:", "  # mine\n    port:", 1))
+    given = {"server": "h", "username": "u", "password": "secret"}
+    update_block(path, "results_backend", given)
+    update_block(path, "broker", {"name": names[1], **given, **values})
+    block = path.read_text().partition("results_backend:")[0]
+    assert f"port: {port}\n" in block and "    # mine\n" in block
+    assert [key for key in ("vhost", "db_num") if f"{key}:" in block] == keys
+    assert ("Redis over TLS" in block, "RabbitMQ over TLS" in block) == (
+        "redis" in names[1],
+        "amqp" in names[1],
+    )
+
+
 @pytest.mark.parametrize("text", ["celery:\n    overrides:\n", "broker:\ncelery:\n    overrides:\n"])
 def test_a_block_that_is_missing_or_empty_is_made(tmp_path, text):
     path = tmp_path / "app.yaml"

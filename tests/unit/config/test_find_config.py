@@ -74,7 +74,10 @@ def test_a_chosen_file_that_is_gone_is_an_error_and_never_a_silent_local_run(env
         use(tmp_path / "gone.yaml", env)
     with pytest.raises(ConfigError, match=r"gone\.yaml") as caught:
         find_config(env, cwd=here)
-    assert chooser in str(caught.value)
+    undo = (
+        "unset MERLIN_CONFIG" if chooser == "MERLIN_CONFIG" else f"rm {env['HOME']}/.merlin/config_path.txt"
+    )
+    assert all(words in str(caught.value) for words in (chooser, undo, "--local"))
 
 
 def test_urls_of_the_environment(env, here):

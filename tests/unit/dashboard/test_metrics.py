@@ -19,8 +19,9 @@ from study_on_disk import make_workspace
 from waiting import wait_until
 
 from merlin.dashboard.ended_pages import EndedPages
-from merlin.dashboard.measured import Details, DetailsReader, ListedLine, Measured
-from merlin.dashboard.metric_families import METRICS, label_value, series_name
+from merlin.dashboard.listed_study import ListedStudy
+from merlin.dashboard.measured import Details, DetailsReader, Measured
+from merlin.dashboard.metric_families import METRICS, label_value
 from merlin.dashboard.metrics import MAX_STUDIES, exposition
 from merlin.dashboard.study_metrics import MAX_CLASSES, MAX_STEPS, REST
 from merlin.execution.conductor import RunOptions
@@ -31,7 +32,6 @@ from merlin.shards.format.counts import Counts
 from merlin.status.eta import Eta
 from merlin.views.at_work import QueueLine, WorkerLine
 from merlin.views.step_lines import NOTHING, DataSetLine, StepLine
-from merlin.views.study_line import StudyLine
 from merlin.views.study_page import StudyPage, StudyView
 from merlin.views.worker_jobs import JobLine
 
@@ -135,6 +135,11 @@ def test_a_study_is_shown_with_all_that_is_known_of_it(full: StudyPage) -> None:
     assert value(found, "merlin_scrape_duration_seconds") == 0.25
 
 
+def series_name(name: str) -> str:
+    """The name that a metric has in queries."""
+    return name + {"info": "_info", "counter": "_total"}.get(METRICS[name].type, "")
+
+
 def test_every_metric_of_the_table_is_exported(full: StudyPage) -> None:
     exported = {name for name, _ in series(exposition(everything(full)))}
     assert exported == {series_name(name) for name in METRICS}
@@ -163,9 +168,7 @@ def test_a_study_that_cannot_be_read_has_a_state_and_no_numbers(empty: StudyPage
 
 def test_studies_that_run_have_series_first_and_the_rest_are_counted(full: StudyPage) -> None:
     old = [
-        ListedLine(
-            id=f"old{n}", line=StudyLine(name="old", workspace=f"/w/old{n}", when="", state="finished")
-        )
+        ListedStudy(id=f"old{n}", name="old", workspace=f"/w/old{n}", when="", state="finished")
         for n in range(MAX_STUDIES + 5)
     ]
     running = replace(full, id="mine", workspace="/w/mine")

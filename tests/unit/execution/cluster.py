@@ -44,7 +44,7 @@ class Staying(Leaving):
     """Ends no process: that is the one in which the tests run."""
 
     def __init__(self, walltime: Walltime | None = None) -> None:
-        super().__init__(walltime)
+        super().__init__(walltime or Walltime())
         self.shut_down: Callable[[], None] = lambda: None
         self.has_ended = threading.Event()
         self.num_left = 0
@@ -178,7 +178,7 @@ class Cluster:
         self.server, self.carrier = MemoryServer(), carrier or MemoryCarrier()
         self.workers: list[Worker] = []
         self.ran: list[tuple[str, str, int, int]] = []  # worker, and the chunk that it has run to its end
-        self.study = Study(self.workspace, self.workspace.digest)
+        self.study = Study(self.workspace)
         self.session = ""
 
     def note(self, name: str, work: Work, result: ChunkResult | None) -> ChunkResult | None:

@@ -29,13 +29,13 @@ def come(tmp_path: Path) -> Iterator[Come]:
         step("gpu", 9, resources={"gpus": 1}),
     ]
     workspace = make_workspace(tmp_path, *steps)
-    study, numbers = Study(workspace, workspace.digest), iter(range(99))
+    study, numbers = Study(workspace), iter(range(99))
 
     def come(name: str) -> Arrival:
         notice = Notice(
             study=study.id,
             workspace=str(workspace.path),
-            plan=study.digest,
+            plan=workspace.digest,
             session="1",
             instance=name,
             lo=0,

@@ -145,6 +145,6 @@ def test_where_no_copy_can_be_made_a_worker_is_a_new_python(
     monkeypatch.setattr(os, "fork", _refuse_to_fork)
     monkeypatch.setattr(pool, "can_fork", lambda: True)
     with (tmp_path / "log").open("wb") as log:
-        process = pool._start(["--help"], log.fileno(), log.fileno(), may_fork=True)
+        process = pool._start(["--help"], log.fileno(), log.fileno(), may_fork=True, server=None)
         assert process.wait(timeout=60) == 0
     assert "--workspace" in (tmp_path / "log").read_text()

@@ -179,7 +179,7 @@ def test_a_death_counts_once_however_often_it_is_heard_of(make: Make) -> None:
         owner.settle()
     assert cluster.outcomes() == {"FAILED": 1}
     (failure,) = cluster.ledger().failures()
-    assert failure.failure.cause == "killed its worker 3 times (SIGSEGV)"
+    assert failure.failure.cause == "killed its worker 3 times when it ran alone (SIGSEGV)"
 
 
 def test_a_letter_that_cannot_be_dealt_with_does_not_cost_what_came_before(

@@ -20,7 +20,7 @@ from merlin.errors import ExecutionError
 from merlin.execution.distributed import idle_watch, owners, stay, upkeep, workforce
 from merlin.execution.distributed.idle_watch import VARIABLE, first_wait_s
 from merlin.execution.distributed.registry import OpenWork, RunningChunk, StudyInfo, WorkerInfo
-from merlin.execution.distributed.stay import FIRST_S, GRACE_S, Idleness, Wanted, is_needed, wanted
+from merlin.execution.distributed.stay import FIRST_S, GRACE_S, Idleness, is_needed, wanted
 from merlin.execution.walltime import MARGIN_S
 from merlin.plan.fit import ONE_CORE, Need
 from merlin.plan.schedule import Scheduler
@@ -36,7 +36,7 @@ def worker(name: str, job: str = "1", **more: Any) -> WorkerInfo:
 
 
 def needed(me: WorkerInfo, others: Sequence[WorkerInfo] = (), **wants: int) -> bool:
-    return is_needed(me, [me, *others], [Wanted(queue=q, num_at_once=n) for q, n in wants.items()], NOW)
+    return is_needed(me, [me, *others], [OpenWork(queue=q, num_at_once=n) for q, n in wants.items()], NOW)
 
 
 def test_a_worker_stays_for_work_in_its_queues_and_for_no_other() -> None:
@@ -45,16 +45,16 @@ def test_a_worker_stays_for_work_in_its_queues_and_for_no_other() -> None:
 
 def test_a_worker_does_not_stay_for_what_it_has_no_time_for() -> None:
     me = worker("a", ends=NOW + MARGIN_S + 60)
-    assert is_needed(me, [me], [Wanted(queue="sim", num_at_once=9, need_s=59)], NOW)
-    assert not is_needed(me, [me], [Wanted(queue="sim", num_at_once=9, need_s=61)], NOW)
+    assert is_needed(me, [me], [OpenWork(queue="sim", num_at_once=9, need_s=59)], NOW)
+    assert not is_needed(me, [me], [OpenWork(queue="sim", num_at_once=9, need_s=61)], NOW)
 
 
 def test_a_worker_of_a_bad_node_leaves_the_study_to_others() -> None:
     me = worker("a", node="n1")
-    assert not is_needed(me, [me], [Wanted(queue="sim", num_at_once=9, avoid=("n1",))], NOW)
-    assert is_needed(me, [me], [Wanted(queue="sim", num_at_once=9, avoid=("n2", "h"))], NOW)
+    assert not is_needed(me, [me], [OpenWork(queue="sim", num_at_once=9, avoid=("n1",))], NOW)
+    assert is_needed(me, [me], [OpenWork(queue="sim", num_at_once=9, avoid=("n2", "h"))], NOW)
     other = worker("b", "0", node="n2")
-    assert is_needed(me, [me, other], [Wanted(queue="sim", num_at_once=1, avoid=("n2",))], NOW)
+    assert is_needed(me, [me, other], [OpenWork(queue="sim", num_at_once=1, avoid=("n2",))], NOW)
 
 
 def test_surplus_allocations_leave_as_a_whole_those_first_that_do_nothing_and_came_last() -> None:
@@ -72,7 +72,7 @@ def test_as_many_workers_stay_as_tasks_of_several_cores_need() -> None:
     alive = [worker(f"w{i}", str(i), concurrency=6, cores=6, started=float(i)) for i in range(4)]
 
     def staying(num: int, need: Need) -> list[str]:
-        wants = [Wanted(queue="sim", num_at_once=num, need=need)]
+        wants = [OpenWork(queue="sim", num_at_once=num, need=need)]
         return [me.name for me in alive if is_needed(me, alive, wants, NOW)]
 
     assert staying(2, ONE_CORE) == ["w0"]
@@ -84,11 +84,11 @@ def test_as_many_workers_stay_as_tasks_of_several_cores_need() -> None:
 
 def test_a_worker_without_devices_leaves_when_only_work_for_devices_is_left() -> None:
     plain, able = worker("plain"), worker("able", "2", started=9.0, gpus=["0", "1"])
-    wants = [Wanted(queue="sim", num_at_once=9, need=Need(gpus=1))]
+    wants = [OpenWork(queue="sim", num_at_once=9, need=Need(gpus=1))]
     assert not is_needed(plain, [plain, able], wants, NOW)
     assert is_needed(able, [plain, able], wants, NOW)
     other = worker("other", "3", started=10.0, gpus=["0"])
-    two = [Wanted(queue="sim", num_at_once=2, need=Need(gpus=1))]
+    two = [OpenWork(queue="sim", num_at_once=2, need=Need(gpus=1))]
     assert not is_needed(other, [plain, able, other], two, NOW)
     assert is_needed(other, [plain, able, other], wants, NOW)
 
@@ -147,8 +147,8 @@ def test_a_study_of_which_nobody_has_said_what_it_wants_keeps_every_worker() -> 
     ]
     work = {"told": [OpenWork(queue="sim", num_at_once=0), OpenWork(queue="post", num_at_once=3)], "gone": []}
     assert wanted(studies, work, "[merlin]_{}".format) == [
-        Wanted(queue="[merlin]_post", num_at_once=3),
-        Wanted(queue="[merlin]_sim", num_at_once=stay.MANY),
+        OpenWork(queue="[merlin]_post", num_at_once=3),
+        OpenWork(queue="[merlin]_sim", num_at_once=stay.MANY),
     ]
 
 

@@ -37,6 +37,8 @@ from merlin.plan.reports import ChunkReport, settle_report
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import Chunk, ChunkResult, Outcome
 from merlin.views.live import published_members
+from merlin.views.obstacles import obstacles
+from merlin.views.study_facts import facts_of
 from merlin.views.worker_jobs import jobs_of_steps
 from merlin.workspace.directory import Workspace, extension_name
 from merlin.workspace.holding import lock
@@ -395,6 +397,18 @@ def test_a_scheduler_that_refuses_every_job_stops_the_study(bench: Callable[...,
     assert "invalid partition" in at.scheduler.stop_reason
 
 
+def test_a_refused_job_counts_as_such_until_it_is_taken(bench: Callable[..., Bench]) -> None:
+    at = bench(4)
+    said = "sbatch failed with exit code 1:\n    sbatch: error: no such partition\n    the command: sbatch x"
+    at.client.error = SchedulerRefusedError(said)
+    at.rounds(2)
+    told = "batch jobs of sim: 0 pending, 0 running, 1 refused (sbatch: error: no such partition)"
+    assert str(*count_jobs(all_jobs(at.workspace))) == told
+    at.client.error = None
+    at.rounds(3)
+    assert str(*count_jobs(all_jobs(at.workspace))) == "batch jobs of sim: 1 pending, 0 running"
+
+
 def test_a_scheduler_that_is_away_is_waited_for(bench: Callable[..., Bench]) -> None:
     at = bench(4)
     at.client.error = SchedulerUnreachableError("no answer")
@@ -545,6 +559,18 @@ def test_ctrl_c_cancels_the_jobs(tmp_path: Path, slurm: SmallSlurm) -> None:
     assert (summary["missing"], summary["stop_reason"]) == (8, "interrupted")
     assert {slurm.state(job) for job in slurm.jobs()} == {"CANCELLED"}
     wait_until(lambda: processes_of(workspace) == [], lambda: processes_of(workspace))
+
+
+def test_what_a_run_was_refused_is_known_after_ctrl_c_too(tmp_path: Path, slurm: SmallSlurm) -> None:
+    (slurm.root / "bin" / "sbatch").write_text("#!/bin/sh\necho no such partition >&2; exit 1\n")
+    workspace = make_workspace(tmp_path, step("sim", 8, command="true", resources=JOBS))
+    run = start_warm_run(workspace, workers=1)
+    wait_until(lambda: any(job.refused for job in all_jobs(workspace)), run)
+    run.send_signal(signal.SIGINT)
+    end_of(run)
+    stopped, refused, *_ = obstacles(facts_of(workspace))
+    assert (stopped.what, refused.kind) == ("it has stopped: interrupted", "job")
+    assert refused.what.endswith("refused: no such partition")
 
 
 def test_jobs_that_a_killed_command_has_left_can_be_cancelled(tmp_path: Path, slurm: SmallSlurm) -> None:

@@ -9,7 +9,7 @@ from small_plans import every, gather, plan, runs, step
 
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.revise import InstanceChange, find_change
-from merlin.plan.revise_collection import PRESENT, Held
+from merlin.plan.revise_collection import PRESENT, Before, Held
 from merlin.plan.tasks import FROM_FILES, Outcome
 
 OK, FAILED = int(Outcome.OK), int(Outcome.FAILED)
@@ -40,8 +40,14 @@ class DataSets:
         return Held(have, {"were filtered": lost} if lost else {})
 
 
-def changed(old: Plan, new: Plan, outcomes=ENDED, **more) -> InstanceChange:  # type: ignore[no-untyped-def]
-    change = find_change(old, new, outcomes, lambda instance, task: True, **more)
+def as_it_was(old: Plan, outcomes=ENDED, **more) -> Before:  # type: ignore[no-untyped-def]
+    return Before(plan=old, outcomes=outcomes, has_files=lambda instance, task: True, **more)
+
+
+def changed(  # type: ignore[no-untyped-def]
+    old: Plan, new: Plan, outcomes=ENDED, changed_samples=(), **more
+) -> InstanceChange:
+    change = find_change(as_it_was(old, outcomes, **more), new, changed_samples=changed_samples)
     (draw,) = (each for each in change.instances if each.id == "draw")
     return draw
 
@@ -112,9 +118,7 @@ def test_of_several_sources_that_have_fewer_tasks_the_data_set_is_made_anew() ->
         return plan(*parts, gather("data", ("a", "b"), 2 * num, 5))
 
     outcomes = {"a": runs(10, (0, 10, OK)), "b": runs(10, (0, 10, OK)), "data": runs(4, (0, 4, OK))}
-    change = find_change(
-        both(10), both(8), outcomes, lambda instance, task: True, holds=DataSets(of_0=[(0, 10)])
-    )
+    change = find_change(as_it_was(both(10), outcomes, holds=DataSets(of_0=[(0, 10)])), both(8))
     a, b, data = change.instances
     assert a.taken == b.taken == {PRESENT: ((0, 8),)} and not (a.again or b.again)
     assert data.why == ("its rows have other numbers",) and data.again == ((0, 4),)
@@ -129,6 +133,6 @@ def test_splits_in_another_order_have_other_samples() -> None:
             each if data is None else replace(each, aggregate=replace(data, splits=data.splits[::-1]))
         )
     new = replace(old, instances=tuple(instances))
-    change = find_change(old, new, ENDED, lambda instance, task: True)
+    change = find_change(as_it_was(old), new)
     assert [each.again for each in change.instances] == [(), (), ((0, 1),)]
     assert change.instances[2].why[0].startswith("order of splits: ")

@@ -67,7 +67,7 @@ def test_one_bad_sample_costs_only_itself_after_crash_limit_deaths() -> None:
     assert b.scheduler.counts()["sim"].failed == 1
     verdict = b.verdict()
     assert (verdict.lo, verdict.hi, verdict.outcome) == (bad, bad + 1, FAILED)
-    assert verdict.cause == "killed its worker 3 times (SIGSEGV)"
+    assert verdict.cause == "killed its worker 3 times when it ran alone (SIGSEGV)"
     assert [c.isolate for c in deaths[-3:]] == [True] * 3
     attempts = [c.attempt for c in deaths]
     assert attempts == sorted(set(attempts))
@@ -88,7 +88,7 @@ def test_a_task_whose_worker_is_always_lost_fails_in_the_end() -> None:
         b.lose(b.take(), infrastructure=True)
     verdict = b.verdict()
     assert verdict.outcome == FAILED
-    assert verdict.cause == f"its worker was lost {LOSS_LIMIT} times"
+    assert verdict.cause == f"its worker was lost {LOSS_LIMIT} times when it ran alone"
     assert b.scheduler.is_complete
 
 

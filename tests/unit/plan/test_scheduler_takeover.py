@@ -144,7 +144,7 @@ def test_deaths_count_across_schedulers() -> None:
     later = start(step("sim", 1, crash_limit=3))
     later.scheduler.remember(replace(death, lease=lease) for lease in ("x", "y", "x"))
     later.lose(later.take(), signal="SIGSEGV")
-    assert later.verdict().cause == "killed its worker 3 times (SIGSEGV)"
+    assert later.verdict().cause == "killed its worker 3 times when it ran alone (SIGSEGV)"
 
 
 def test_thousands_of_memories_are_taken_in_at_once() -> None:

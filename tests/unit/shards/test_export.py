@@ -23,6 +23,7 @@ from merlin.shards.export.directory import ExportDirectory
 from merlin.shards.export.formats import FORMATS, exporter_of, make_exporter
 from merlin.shards.export.mds import MdsExporter
 from merlin.shards.export.run import export
+from merlin.shards.format.segments import stretches_of
 
 ROOT = Path(__file__).resolve().parents[3]
 LBANN_FIELDS = ("energy", "image", "view", "note")
@@ -462,17 +463,11 @@ def test_zarr_files_end_where_parts_do_whatever_the_lengths(kinds, tmp_path, mon
 
 @given(numbers=st.lists(st.integers(0, 100), max_size=60), limit=st.integers(1, 120))
 def test_blocks_hold_all_rows_in_order_and_no_more_bytes_than_they_may(numbers, limit):
-    from merlin.shards.export import view
-
     sizes = np.array(numbers, dtype=np.int64)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(view, "BLOCK_BYTES", limit)
-        groups = list(view.group_rows(sizes))
-    assert sum(groups) == len(sizes) and all(groups)
-    at = 0
-    for size in groups:
-        assert size == 1 or sizes[at : at + size].sum() <= limit
-        at += size
+    groups = list(stretches_of(sizes, limit))
+    assert [0, *(b for _, b in groups)] == [*(a for a, _ in groups), len(sizes)]
+    for a, b in groups:
+        assert a < b and (b - a == 1 or sizes[a:b].sum() <= limit)
 
 
 @pytest.mark.parametrize("to", FORMATS)

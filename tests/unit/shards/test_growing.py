@@ -222,7 +222,7 @@ def test_parts_come_out_as_they_went_in(tmp_path):
     extension.failures = {(0, 3): "bad"}
     extension.not_run = {(0, 5)}
     run(extension, first=40)
-    parts = [make_part(s.workspace, s.manifest) for s in (study, extension)]
+    parts = [make_part(s.workspace, s.aggregate) for s in (study, extension)]
     assert growing.split(growing.merge(parts)) == parts
     publish(extension)
     stored = growing.split(read_manifest(study.directory))
@@ -343,7 +343,7 @@ def test_a_kill_between_two_renames_leaves_a_data_set_that_verifies(tmp_path, mo
 def test_parts_that_do_not_fit_are_refused(tmp_path):
     study, extension = grown(tmp_path)
     run(extension, first=40)
-    ours, theirs = (make_part(s.workspace, s.manifest) for s in (study, extension))
+    ours, theirs = (make_part(s.workspace, s.aggregate) for s in (study, extension))
     other = replace(theirs, fields=(replace(theirs.fields[0], dtype="<f4"), *theirs.fields[1:]))
     with pytest.raises(ShardError, match="'fields/energy' is"):
         growing.merge([ours, other])

@@ -307,6 +307,7 @@ def test_a_data_set_stays_until_the_one_that_replaces_it_is_complete(tmp_path, m
     [
         ("fields: {q: }", r"fields\.q: no file has 'q'; .*a\.npz has y, x, t, i.*key:"),
         ("inputs: [q]\nfields: {y: }", r"inputs\.q: no file has 'q'"),
+        ("inputs: [z]\nfields: {y: }", r"inputs\.z holds complex numbers; name it among the fields"),
         ("fields: {y: {file: b*}}", r"fields\.y: no file is called b\*; there are: a\.npz"),
         ("fields: {y: , x: }", "do not agree on the number of samples: 4 in 'fields/y', 6 in 'fields/x'"),
         ("fields: {y: {shape: [3]}}", r"fields\.y: expected shape \[3\], found \[\]"),
@@ -321,7 +322,7 @@ def test_a_data_set_stays_until_the_one_that_replaces_it_is_complete(tmp_path, m
 def test_a_schema_that_does_not_fit_the_files(tmp_path, text, message):
     np.savez(
         tmp_path / "a.npz", y=np.arange(4.0), x=np.arange(6.0), t=np.array(["a"] * 4), i=[5, 9, 7, 8],
-        far=[0, 10, 10**9, 10**12],
+        far=[0, 10, 10**9, 10**12], z=[1j, 2, 3, 4],
     )  # fmt: skip
     with pytest.raises((UsageError, ShardError), match=message):
         import_([tmp_path / "a.npz"], text, tmp_path / "out")
@@ -417,6 +418,38 @@ def test_numbers_become_text_where_text_is_wanted(tmp_path):
     import_([tmp_path / "c.h5"], "fields: {y: {kind: text}}", tmp_path / "two")
     with open_shards(tmp_path / "two") as ens:
         assert list(ens["y"][:]) == ["1", "2"]
+
+
+@pytest.mark.parametrize("suffix", ["npz", "h5"])
+@pytest.mark.parametrize(
+    ("dtype", "kept", "why"),
+    [
+        ("float64", [1, 2.5, -3], "expected float64, found 'x'"),
+        ("int8", [1, -3], "expected int8, found '2.5'"),
+        ("bool", [True], "expected bool, found '2.5'"),
+    ],
+)
+def test_text_becomes_numbers_where_these_are_wanted(tmp_path, suffix, dtype, kept, why):
+    texts = np.array(["1", "2.5", "x", "-3", "9" * 400 if dtype == "int8" else ""])
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "npz":
+        cuts = np.array([0, 1, 1, 5, 5, 5])
+        np.savez(path, **{"y": texts, "r.values": np.array(["4", "5", "z", "6", "7"]), "r.offsets": cuts})
+    else:
+        with h5py.File(path, "w") as file:
+            file["y"] = texts.astype(object)
+    text = f"fields: {{y: {{dtype: {dtype}}}}}\n"
+    with pytest.raises(ShardError, match=why):
+        import_([path], text, tmp_path / "out")
+    data = import_([path], f"{text}bad_values: drop\n", tmp_path / "out")
+    assert data.counts.ok == len(kept)
+    with open_shards(tmp_path / "out") as ens:
+        assert ens["y"][:].tolist() == kept
+    if suffix == "npz":
+        ragged = "bad_values: drop\nfields: {r: {kind: ragged, shape: ['*'], dtype: float64}}"
+        import_([path], ragged, tmp_path / "ragged")
+        with open_shards(tmp_path / "ragged") as ens:
+            assert [ens["r"][i].tolist() for i in range(4)] == [[4], [], [], []]
 
 
 def test_ids_that_begin_late_are_kept(tmp_path):

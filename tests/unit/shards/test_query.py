@@ -176,8 +176,8 @@ def awkward(tmp_path_factory):
         ("rows.order > 5", 4),
         ('"a-b" > 7', 7),
         ('"order" > 5', 4),
-        ("x > 8", 7),
-        ("input_x > 8", 5),
+        ("field_x > 8", 7),
+        ("INPUT_X > 8", 5),
         ("field_row > 8", 5),
         ("row > 8", 1),
         ("order /* order > 3 */ > 5 and 'order' != 'group'", 4),
@@ -190,6 +190,18 @@ def test_names_that_are_words_of_sql_need_no_quotes(awkward, expression, num):
             awkward.query(expression)
     else:
         assert len(awkward.query(expression)) == num
+
+
+def test_a_name_of_an_input_and_a_field_means_neither(awkward):
+    words = "'X' is ambiguous in .*collect: write input_x or field_x"
+    for ask in (awkward.query, lambda text: awkward.query_table(f"select {text}")):
+        with pytest.raises(UsageError, match=words):
+            ask("X > 8")
+    with pytest.raises(UsageError, match=words):
+        awkward.to_pandas(["X"])
+    frame = awkward.to_pandas(["input_x", "field_x"])
+    assert frame["input_x"].tolist() == awkward.inputs["x"][:].tolist()
+    assert frame["field_x"].tolist() == awkward["x"][:].tolist()
 
 
 def test_so_they_do_in_queries(awkward):

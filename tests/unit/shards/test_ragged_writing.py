@@ -337,7 +337,7 @@ def test_columns_in_memory_select_and_cut():
     assert column.lengths.tolist() == [2, 0, 3]
     chosen = column.select(np.array([False, True, True]))
     assert (chosen.offsets.tolist(), chosen.values.tolist()) == ([0, 0, 3], [0, 1, 2])
-    part = column.rows(1, 3)
+    part = column[1:3]
     assert part.items.tolist() == [0, 1, 2]
     assert part.any_item(part.items == 2).tolist() == [False, True]
     assert part.select(np.array([True, True])).offsets.tolist() == [0, 0, 3]

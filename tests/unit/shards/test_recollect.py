@@ -481,5 +481,5 @@ def test_a_request_can_be_sent_to_a_process(tmp_path):
     write_plan(study.workspace.plan_path, study.workspace.plan)
     request = recollection(members(study.workspace), defined(study), tmp_path / "out")
     assert request.shares[0].rows.num_rows == NUM
-    sent: Recollection = pickle.loads(pickle.dumps(request.bare()))
+    sent: Recollection = pickle.loads(pickle.dumps(request))
     assert sent == request and sent.definition == request.definition

@@ -157,6 +157,19 @@ def test_a_member_may_not_have_the_name_of_a_field(tmp_path: Path) -> None:
     assert any("is a member of the graph g" in d.message for d in findings(tmp_path, graph))
 
 
+@pytest.mark.parametrize(
+    ("field", "hint"),
+    [
+        ("X: {file: a.json, key: e}", "field_X and input_x"),
+        ("P: {file: a.json, key: e}", "field_P and param_P"),
+        ("x: {kind: vector, file: a.npy, shape: [3]}", ""),  # no column of queries
+    ],
+)
+def test_a_scalar_that_has_the_name_of_an_input_is_warned_of(tmp_path: Path, field: str, hint: str) -> None:
+    found = [(d.severity, hint in d.hint) for d in findings(tmp_path, field) if d.code == "name-clash"]
+    assert found == ([("warning", True)] if hint else [])
+
+
 def test_clean_up_warns_where_it_will_do_nothing(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     later = "- name: late\n  run: {cmd: 'ls $(sim.workspace)', depends: [collect]}\nglobal.parameters:"

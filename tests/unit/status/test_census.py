@@ -69,7 +69,7 @@ def assert_the_same(workspace: Workspace) -> None:
         assert list(found.outcomes_of(instance.id).runs()) == list(wanted.outcomes_of(instance.id).runs())
         assert found.may_have_soft_failures(instance.id) == state.may_have_soft_failures(instance.id)
         assert found.may_have_soft_failures(instance.id) >= wanted.may_have_soft_failures(instance.id)
-        ours, theirs = found.sums()[instance.id], wanted.sums()[instance.id]
+        ours, theirs = found.sums[instance.id], wanted.sums[instance.id]
         for name in (
             "num_records",
             "started",
@@ -81,7 +81,7 @@ def assert_the_same(workspace: Workspace) -> None:
             "longest_s",
         ):
             assert getattr(ours, name) == pytest.approx(getattr(theirs, name)), name
-        recent, before = found.recent()[instance.id], wanted.recent()[instance.id]
+        recent, before = found.recent[instance.id], wanted.recent[instance.id]
         assert _seconds(recent) == pytest.approx(_seconds(before))
 
 

@@ -142,6 +142,8 @@ def test_a_wrong_query_is_a_usage_error_with_the_databases_words(workspace):
         query(workspace, "selec 1")
     with pytest.raises(UsageError, match="outcom"):
         query(workspace, "select outcom from tasks")
+    with pytest.raises(UsageError, match=r"no view task; did you mean 'tasks'\? views: events, failures, "):
+        query(workspace, "select * from task join samples using (sample_id)")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from merlin.errors import UsageError
 from merlin.train.tournament.decisions import DecidingMetric, decide, rank
 from merlin.train.tournament.mutation import drawn_factor
-from merlin.train.tournament.pairing import pairs
-from merlin.train.tournament.strategies import Birth, regularised_evolution, truncation
+from merlin.train.tournament.strategies import pairs, regularised_evolution, truncation
 
 SEEDS = st.integers(0, 2**64 - 1)
 ROUNDS = st.integers(0, 10**6)
@@ -53,7 +52,7 @@ def test_partners_agree_whatever_order_they_know_each_other_in(seed, number, tra
 
 def test_pairs_never_change():
     assert pairs(1, 0, range(7)) == GOLDEN
-    script = "from merlin.train.tournament.pairing import pairs; print(pairs(1, 0, range(7)))"
+    script = "from merlin.train.tournament.strategies import pairs; print(pairs(1, 0, range(7)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(GOLDEN)
 
@@ -128,8 +127,6 @@ def test_two_partners_never_both_give_their_model_up_on_the_same_samples(mine, t
 def test_a_metric_that_the_model_lacks_is_named():
     with pytest.raises(UsageError, match=r"no metric 'fidelity' .* has: loss"):
         decide({"loss": 1.0}, {"loss": 1.0}, METRICS[2:])
-    with pytest.raises(UsageError, match="at least one metric"):
-        decide({"loss": 1.0}, {"loss": 1.0}, ())
 
 
 def test_ranking_goes_by_the_first_metric_then_the_next_then_the_number():
@@ -158,8 +155,6 @@ def test_truncation_replaces_all_but_the_best_in_turns(losses, top):
 def test_the_trainer_on_place_r_copies_the_one_on_place_r_modulo_top():
     found = {trainer: {"loss": float(10 - trainer)} for trainer in range(7)}
     assert truncation(found, METRICS[:1], 2) == {4: 6, 3: 5, 2: 6, 1: 5, 0: 6}
-    with pytest.raises(UsageError, match="at least one"):
-        truncation(found, METRICS[:1], 0)
 
 
 # evolution
@@ -176,37 +171,31 @@ def test_the_trainer_on_place_r_copies_the_one_on_place_r_modulo_top():
 def test_the_best_of_a_sample_replaces_the_oldest(seed, number, population, sample):
     births = {trainer: born for trainer, (born, _) in population.items()}
     found = {trainer: {"loss": loss} for trainer, (_, loss) in population.items()}
-    birth = regularised_evolution(seed, number, births, found, METRICS[:1], sample)
+    copies = regularised_evolution(seed, number, births, found, METRICS[:1], sample)
     sound = [trainer for trainer in births if math.isfinite(found[trainer]["loss"])]
-    if birth is None:
+    if not copies:
         assert sample < len(births) or not sound
         return
-    assert birth.child == min(births, key=lambda t: (births[t], t))
-    assert birth.parent in sound
+    ((copy, original),) = copies.items()
+    assert copy == min(births, key=lambda t: (births[t], t))
+    assert original in sound
     if sample >= len(births):
-        assert birth.parent == rank(found, METRICS[:1])[0]
+        assert original == rank(found, METRICS[:1])[0]
     backwards = dict(reversed(births.items()))
-    assert regularised_evolution(seed, number, backwards, found, METRICS[:1], sample) == birth
+    assert regularised_evolution(seed, number, backwards, found, METRICS[:1], sample) == copies
 
 
 def test_evolution_samples_everybody_in_turn():
     births = dict.fromkeys(range(6), 0)
     found = {trainer: {"loss": 1.0} for trainer in births}
     parents = Counter(
-        birth.parent
+        original
         for n in range(600)
-        if (birth := regularised_evolution(1, n, births, found, METRICS[:1], 1))
+        for original in regularised_evolution(1, n, births, found, METRICS[:1], 1).values()
     )
     assert set(parents) == set(births)
     assert sum((n - 100) ** 2 / 100 for n in parents.values()) < 25
-    assert regularised_evolution(1, 0, {3: 0}, {3: {"loss": 1.0}}, METRICS[:1], 4) == Birth(3, 3)
-
-
-def test_evolution_needs_scores_and_a_sample():
-    with pytest.raises(UsageError, match=r"no scores of trainers \[2\]"):
-        regularised_evolution(0, 0, {1: 0, 2: 0}, {1: {"loss": 1.0}}, METRICS[:1], 1)
-    with pytest.raises(UsageError, match="at least one trainer"):
-        regularised_evolution(0, 0, {1: 0}, {1: {"loss": 1.0}}, METRICS[:1], 0)
+    assert regularised_evolution(1, 0, {3: 0}, {3: {"loss": 1.0}}, METRICS[:1], 4) == {3: 3}
 
 
 # mutation

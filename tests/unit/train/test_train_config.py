@@ -308,6 +308,11 @@ def test_a_tournament_may_be_made_longer_though_a_default_follows_from_its_lengt
         prepare(path, ["optimizer.betas=[0.5, 0.9]"])
 
 
+def test_as_many_threads_run_as_the_cgroup_leaves_cores(data, monkeypatch) -> None:
+    monkeypatch.setattr("merlin.batch.cores.cgroup_cores", lambda: 1.0)
+    assert checked(data, "model: {name: regressor, width: 8}").facts.threads == 1
+
+
 def test_nothing_is_written_before_everything_is_right(data, tmp_path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(f"data: {data}\noutput: {tmp_path / 'runs'}\nmodel: {{name: regressor, widht: 8}}\n")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from small_plans import same, step
-from study_on_disk import make_workspace
+from study_on_disk import make_workspace, write_study
 
 from merlin import __version__
 from merlin.batch.contract import JobState
@@ -22,7 +22,7 @@ from merlin.plan.fit import Need, lacking
 from merlin.plan.tasks import Chunk, Outcome
 from merlin.status.activity import Holder
 from merlin.status.run_events import EXECUTOR
-from merlin.views.explain import explain_study, obstacles_of
+from merlin.views.explain import explain_study, obstacles_of, of_study
 from merlin.views.live import live_study
 from merlin.views.obstacle import Kind, Obstacle
 from merlin.views.obstacles import obstacles
@@ -104,6 +104,13 @@ def test_a_run_that_was_killed_is_said_to_be_so_and_how_it_goes_on(workspace: Wo
     assert [(each.kind, each.step) for each in rest] == [(Kind.DEPENDENCY, "post")]
     assert "post waits for sim (3 tasks open), with 3 tasks" in rest[0].what
     assert obstacles_of(workspace) == (killed,)
+
+
+def test_among_several_studies_each_obstacle_has_the_name_of_its_own(tmp_path: Path) -> None:
+    one, two = (write_study(tmp_path / name, step("sim", 4)) for name in ("study_one", "study_two"))
+    for study in (one, two):
+        (found,) = of_study(facts_of(study))
+        assert found.what == f"{study.path.name}: nothing of it was ever started"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +204,11 @@ def test_batch_jobs_of_a_step_wait_for_the_schedulers_reason_and_for_their_limit
     facts = replace(facts_of(workspace), workspace=Workspace(workspace.path, plan), step_jobs=(job,))
     assert "1 batch job of sim pending: Priority" in the(Kind.JOB, facts).what
     assert "1 batch job at a time is all there may be" in the(Kind.CAP, facts).what
+    held = replace(facts, holder=Holder(pid=os.getpid(), host="n1", is_here=True))
+    (refused,) = troubles(replace(held, step_jobs=(replace(job, id="", refused="no such partition"),)))
+    assert (refused.kind, refused.step) == (Kind.JOB, "sim")
+    assert refused.what == "slurm refuses the jobs of sim: no such partition"
+    assert refused.remedy.endswith(f"merlin run SPEC --update {workspace.path}")
 
 
 # ------------------------------------------------------------------ on workers
@@ -242,8 +254,21 @@ def test_offers_that_nobody_takes_are_told_apart_from_busy_workers(workspace: Wo
     assert "merlin restart" in the(Kind.MESSAGE, published(workspace, handed=handed)).remedy
     running = RunningChunk(study="s1", instance="sim", lo=0, hi=1, since=1.0)
     busy = published(workspace, handed=handed, workers=(replace(WORKER, running=[running]),))
-    assert "every worker of queue hot (1) is busy" in the(Kind.BUSY, busy).what
+    found = the(Kind.BUSY, busy)
+    assert "every worker of queue hot (1) is busy" in found.what
+    assert f"on another machine: merlin run-workers {workspace.path};" in found.remedy
+    assert "--worker-args '--concurrency N'" in found.remedy
     assert troubles(busy) == []
+
+
+def test_what_still_runs_of_a_study_that_was_stopped_on_workers_is_told(workspace: Workspace) -> None:
+    stopped = EventRecord(kind="run_stopped", data={"reason": "purged"})
+    for left_s, num in ((12.0, 1), (-1.0, 0)):  # a lease that has run out keeps nobody from a restart
+        handed = (Handed(chunk=Chunk(instance="sim", lo=1, hi=3), since=NOW, worker="w", left_s=left_s),)
+        facts = replace(published(workspace, handed=handed), is_published=False, last_run=stopped)
+        found = the(Kind.STATE, facts)
+        assert (facts.num_running, "1 chunk of before still runs" in found.what) == (num, bool(num))
+        assert (f"merlin cancel {workspace.path}; resume with:" in found.remedy) == bool(num)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from small_plans import step
 from study_on_disk import make_workspace
 from waiting import wait_until
@@ -17,27 +18,14 @@ from merlin.ledger.replay import replay
 from merlin.ledger.session import make_session
 from merlin.plan.notify_rule import NotifyRule
 from merlin.plan.task_states import TaskCounts
-from merlin.views.unowned import ToldOfStalls
+from merlin.views.unowned import StallNotices
 from merlin.views.watch import Look
 from merlin.workspace.directory import Workspace
 
 LEFT = TaskCounts(planned=5, ok=0, failed=0, skipped=0, running=0, ready=5, waiting=0, queued=0)
 
 
-class Shown:
-    """A published study that looks as the test says."""
-
-    def __init__(self) -> None:
-        self.state, self.num_workers = "running", 0
-
-    def look(self) -> Look:
-        return Look(state=self.state, per_step={"sim": LEFT}, num_workers=self.num_workers)  # type: ignore[arg-type]
-
-    def republish(self) -> str:
-        raise AssertionError
-
-    def settle(self) -> None:
-        raise AssertionError
+UNSERVED = Look(state="running", per_step={"sim": LEFT})
 
 
 @pytest.fixture
@@ -61,38 +49,34 @@ def num_told(workspace: Workspace) -> int:
 
 def test_a_stall_without_an_owner_is_told_once_whoever_watches(workspace: Workspace, file: Path) -> None:
     def is_told() -> bool:
-        watched.look()
+        told.tell(UNSERVED)
         return num_told(workspace) == 1
 
-    watched = ToldOfStalls(Shown(), workspace, lambda: False, pytest.fail)
+    told = StallNotices(workspace, lambda: False, pytest.fail)
     wait_until(is_told)
-    another = ToldOfStalls(Shown(), workspace, lambda: False, pytest.fail)
+    another = StallNotices(workspace, lambda: False, pytest.fail)
     for _ in range(5):
-        another.look()
+        another.tell(UNSERVED)
     assert file.read_text() == "stall\n"
     assert num_told(workspace) == 1
 
 
 def test_an_owner_tells_it_itself(workspace: Workspace) -> None:
-    shown, asked = Shown(), []
-    watched = ToldOfStalls(shown, workspace, lambda: not asked.append(1), pytest.fail)
-    watched.look()
+    asked: list[int] = []
+    told = StallNotices(workspace, lambda: not asked.append(1), pytest.fail)
+    told.tell(UNSERVED)
     assert asked, "another worker may own the study"
-    shown.num_workers = 1
     asked.clear()
-    watched.look()
-    shown.num_workers, shown.state = 0, "gone"
-    watched.look()
+    told.tell(replace(UNSERVED, num_workers=1))
+    told.tell(replace(UNSERVED, state="gone"))
     assert not asked
     assert num_told(workspace) == 0
 
 
-def test_servers_that_do_not_answer_are_said_and_the_study_is_shown_all_the_same(
-    workspace: Workspace,
-) -> None:
+def test_servers_that_do_not_answer_are_said_and_end_nothing(workspace: Workspace) -> None:
     def unreachable() -> bool:
         raise RedisUnreachableError("away")
 
     said: list[str] = []
-    assert ToldOfStalls(Shown(), workspace, unreachable, said.append).look().state == "running"
+    StallNotices(workspace, unreachable, said.append).tell(UNSERVED)
     assert said == ["cannot find out who is to be told: away"]

@@ -10,8 +10,8 @@ from small_plans import plan, step
 
 from merlin.errors import ExecutionError
 from merlin.plan.plan import StepInstance
-from merlin.plan.task_states import TaskCounts
-from merlin.views.watch import IDLE_S, Look, Watch, follow, idle_queues, sum_by_step
+from merlin.plan.task_states import TaskCounts, sum_by_step
+from merlin.views.watch import IDLE_S, Look, Watch, follow, idle_queues
 
 
 def counts(planned: int, ok: int, *, failed: int = 0, running: int = 0, waiting: int = 0) -> TaskCounts:

@@ -8,7 +8,7 @@ import textwrap
 import numpy as np
 import pytest
 
-from merlin.errors import SamplesError, SpecError, UsageError
+from merlin.errors import SamplesError, SpecError
 from merlin.spec.load import load_spec
 from merlin.workspace.directory import find_workspaces, open_workspace
 from merlin.workspace.options import StudyOptions
@@ -155,13 +155,6 @@ def test_what_a_failed_command_has_written_is_not_used_by_the_next_run(spec_of, 
         ):
             prepare_study(spec)
     assert not (tmp_path / "s.csv").exists()
-
-
-def test_a_samples_file_without_a_samples_block_is_a_usage_error(spec_of, tmp_path):
-    np.save(tmp_path / "mine.npy", np.ones((5, 2)))
-    spec = spec_of("study: [{name: a, description: d, run: {cmd: x}}]")
-    with pytest.raises(UsageError, match="column_labels"):
-        prepare_study(spec, StudyOptions(samples_file="mine.npy"))
 
 
 def test_a_missing_file_points_to_its_line_in_the_spec(spec_of, tmp_path):

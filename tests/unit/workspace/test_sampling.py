@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from merlin.errors import UsageError
+from merlin.spec.defaults import METHODS
 from merlin.workspace import sampling
 from merlin.workspace.samples import open_samples
-from merlin.workspace.sampling import METHODS, Design, check_design, generate_samples, write_samples
+from merlin.workspace.sampling import Design, check_design, generate_samples, write_samples
 
 BOUNDS = {"A": (0.0, 1.0), "B": (-5.0, 5.0)}
 

@@ -18,12 +18,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@click.group(
-    cls=LazyGroup,
-    package=__name__,
-    lazy_commands=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=LazyGroup, package=__name__, lazy_commands=COMMANDS)
 def shards() -> None:
     """Describe, verify, plot, collect, export and import data sets.
 

@@ -21,7 +21,7 @@ from merlin.cli.options import (
     workers_option,
     workspace_argument,
 )
-from merlin.cli.output import flush, print_json, warn
+from merlin.cli.output import print_json, warn
 from merlin.errors import UsageError, command_line
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ def collect(
         )
     if aggregate:
         raise UsageError("--aggregate goes with --out; in the study, all data sets become what the spec says")
-    from merlin.cli.remaking import (
-        remake_data_sets,  # late: with --out it is not needed, and loads most of Merlin
-    )
+    from merlin.cli.remaking import remake_data_sets  # late: it loads most of Merlin, and --out does without
 
     sys.exit(remake_data_sets(loaded, options, workspace, num_workers=num_workers, as_json=as_json))
 
@@ -119,7 +117,6 @@ def _collect_beside(
         print_json(document)
     else:
         _show(found, document)
-    flush()
     return int(bool(found.failed))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from merlin.cli.commands.shards.find import find_data_set, path_argument
 from merlin.cli.options import FOLDER, json_option, number_option, out_option, split_names, workers_option
 from merlin.cli.output import print_json
 from merlin.shards.export.formats import FORMATS
-
-if TYPE_CHECKING:
-    from merlin.shards.export.base import ExportOptions
 
 
 @click.command()
@@ -49,7 +45,9 @@ def export(
 
     Finished files are kept when an export is killed and started again; export.json is written last.
     """
+    from merlin.cli.display import progress_bar
     from merlin.shards.export.base import ExportOptions
+    from merlin.shards.export.run import export as export_one
 
     options = ExportOptions(
         format=format,
@@ -59,18 +57,11 @@ def export(
         compression=compression or "",
         trainers=trainers or 0,
     )
-    _export(find_data_set(path), out, options, num_workers, overwrite, as_json)
-
-
-def _export(
-    path: Path, out: Path, options: ExportOptions, num_workers: int | None, overwrite: bool, as_json: bool
-) -> None:
-    from merlin.cli.display import progress_bar
-    from merlin.shards.export.run import export as export_one
-
-    begin = time.monotonic()
-    with progress_bar(f"export to {options.format}", "samples", quiet=as_json) as report:
-        facts = export_one(path, out, options, overwrite=overwrite, num_workers=num_workers, progress=report)
+    data_set, begin = find_data_set(path), time.monotonic()
+    with progress_bar(f"export to {format}", "samples", quiet=as_json) as report:
+        facts = export_one(
+            data_set, out, options, overwrite=overwrite, num_workers=num_workers, progress=report
+        )
     seconds = time.monotonic() - begin
     if as_json:
         print_json({"out": out, "seconds": seconds, **facts})

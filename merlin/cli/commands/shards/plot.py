@@ -9,7 +9,6 @@ import click
 from merlin.base.kinds import CHARTS
 from merlin.cli.commands.shards.find import find_data_set, path_argument
 from merlin.cli.options import FILE, out_option
-from merlin.cli.output import is_terminal
 
 
 @click.command()
@@ -39,17 +38,12 @@ def plot(path: Path, out: Path, kind: str, fields: tuple[str, ...], num: int, sp
     A page (-o NAME.html) is one file that can be mailed. Of very many samples a fixed subset is drawn, and the charts
     say so.
     """
+    from merlin.cli.display import spinner
     from merlin.shards.ensemble import open_shards
     from merlin.shards.plot import request, write_plot
 
     chosen = [name for word in fields for name in word.split(",") if name]
     wanted = request(kind, fields=chosen, num=num, split=split, query=query)
-    with open_shards(find_data_set(path)) as ensemble:
-        if not is_terminal():
-            print(write_plot(ensemble, out, wanted))
-            return
-        from rich.console import Console
-
-        with Console(stderr=True).status("opening") as status:
-            written = write_plot(ensemble, out, wanted, lambda section: status.update(section))
+    with open_shards(find_data_set(path)) as ensemble, spinner("opening") as on_section:
+        written = write_plot(ensemble, out, wanted, on_section)
     print(written)

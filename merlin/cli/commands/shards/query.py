@@ -10,7 +10,7 @@ import click
 from merlin.base.text import count
 from merlin.cli.commands.shards.find import find_data_set, path_argument
 from merlin.cli.options import FILE, csv_option, json_option, out_option
-from merlin.cli.output import flush, print_answer, remark
+from merlin.cli.output import print_answer, remark
 from merlin.errors import UsageError
 
 _SHOWN = 20
@@ -71,4 +71,3 @@ def query(
     if is_shown and summary:
         first = f", the first {len(answer)} shown" if len(answer) < len(selection) else ""
         print(f"\n{summary}{first}")
-    flush()

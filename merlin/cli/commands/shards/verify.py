@@ -12,7 +12,7 @@ import click
 from merlin.base.text import count, duration, size
 from merlin.cli.commands.shards.find import find_data_sets, path_argument
 from merlin.cli.options import AT_LEAST_ONE, EXISTING_FOLDER, json_option
-from merlin.cli.output import flush, print_json, remark
+from merlin.cli.output import print_json, remark
 from merlin.errors import UsageError
 
 if TYPE_CHECKING:
@@ -89,7 +89,6 @@ def verify(
         code = max(code, int(not report.ok))
     if as_json:
         print_json(documents)
-    flush()
     sys.exit(code)
 
 

@@ -17,12 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
-@click.group(
-    cls=LazyGroup,
-    package=__name__,
-    lazy_commands=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+@click.group(cls=LazyGroup, package=__name__, lazy_commands=COMMANDS)
 def workers() -> None:
     """Let workers come by themselves, in batch jobs of Slurm, Flux, LSF or PBS.
 

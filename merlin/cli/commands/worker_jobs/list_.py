@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from merlin.cli.argv import ManyCommand
 from merlin.cli.options import json_option, scheduler_option
 
 
-@click.command("list", cls=ManyCommand)
+@click.command("list")
 @scheduler_option
 @json_option
 def list_jobs(scheduler: str, as_json: bool) -> None:

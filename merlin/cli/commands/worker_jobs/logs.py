@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from merlin.cli.argv import ManyCommand
 from merlin.cli.options import EXISTING, json_option
 
 
-@click.command(cls=ManyCommand)
+@click.command()
 @click.argument("place", type=EXISTING, required=False, metavar="[SPEC|WORKSPACE]")
 @click.option("--worker", default="", metavar="NAME", help="The log of this worker, e.g. simw.1234.node7.")
 @click.option("--job", default="", metavar="ID", help="The output of this job.")

@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
-from merlin.cli.argv import ManyCommand
 from merlin.cli.options import json_option, scheduler_option
 
 
-@click.command(cls=ManyCommand)
+@click.command()
 @click.argument("jobs", nargs=-1, metavar="[JOB]...")
 @click.option("--all", "stop_all", is_flag=True, help="Every worker job.")
 @click.option(

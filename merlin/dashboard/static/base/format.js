@@ -1,7 +1,7 @@
 // Numbers, durations and times as people read them. Pure.
 
 const THIN = "\u202f"; // a narrow space that does not break
-export const NONE = "–";
+const NONE = "–";
 
 /** 1234567 as "1 234 567". */
 export function num(value) {
@@ -99,6 +99,9 @@ export function epochOf(stamp) {
   const time = Date.parse(String(stamp).replace(" ", "T"));
   return Number.isNaN(time) ? null : time / 1e3;
 }
+
+/** The name of a worker without Celery's prefix. */
+export const shortName = (worker) => worker.replace(/^celery@/, "");
 
 /** A value of a sample or parameter, with all its digits. */
 export function value(given) {

@@ -33,7 +33,7 @@ export function curveChart(name) {
 }
 
 /** The points of a curve that can be drawn. */
-export function pointsOf({ steps, values }, isLog) {
+function pointsOf({ steps, values }, isLog) {
   return steps.map((step, at) => [step, values[at]]).filter(([, value]) => value != null && (!isLog || value > 0));
 }
 

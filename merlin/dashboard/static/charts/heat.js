@@ -10,7 +10,7 @@ const [LEAST_PITCH, LARGEST_PITCH] = [11, 22];
 const LEAST_SHARE = 0.22; // of a cell's height, so that one failure among thousands can be seen
 
 /** A cell of the answer as an object. */
-export function cellOf([lo, hi, ok, failed, skipped, missing]) {
+function cellOf([lo, hi, ok, failed, skipped, missing]) {
   return { lo, hi, ok, failed, skipped, missing, planned: hi - lo };
 }
 

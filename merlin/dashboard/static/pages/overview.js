@@ -124,7 +124,7 @@ function throughput(choose) {
 }
 
 /** The heat map is of one step: the chosen one, else the largest, of those with failures if such a one is large, too. */
-export function heatStep({ steps }, step) {
+function heatStep({ steps }, step) {
   const weight = ({ planned, failed }) => planned * (failed ? 50 : 1);
   return step || steps.reduce((best, line) => (weight(line) > weight(best) ? line : best), steps[0])?.step;
 }

@@ -67,7 +67,7 @@ export function studiesPage({ signal, live, title, go }, { asked }) {
 }
 
 /** The studies in which every word occurs somewhere. Pure. */
-export function matching(studies, words) {
+function matching(studies, words) {
   const wanted = words.toLowerCase().split(/\s+/).filter(Boolean);
   return studies.filter(({ name, state, workspace, when }) => {
     const text = `${name} ${state} ${workspace} ${when}`.toLowerCase();

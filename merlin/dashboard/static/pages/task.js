@@ -1,7 +1,7 @@
 // One task: what it was given, how it ended, and what it left.
 
 import { h } from "../base/dom.js";
-import { bytes, count, duration, num, value } from "../base/format.js";
+import { bytes, count, duration, num, shortName, value } from "../base/format.js";
 import { api, place } from "../base/routes.js";
 import { ask } from "../base/server.js";
 import { fileView } from "../parts/files.js";
@@ -54,7 +54,7 @@ function summary(task) {
       ["Began", hasRun ? moment(task.started, { seconds: true }) : null],
       ["Took", hasRun ? duration(task.seconds) : null],
       ["Tries", tries.filter(Boolean).join(", ")],
-      ["Worker", [task.worker.replace(/^celery@/, ""), task.host].filter(Boolean).join(" on ")],
+      ["Worker", [shortName(task.worker), task.host].filter(Boolean).join(" on ")],
       ["Instance", task.instance],
       ["Directory", path(task.directory)],
     ),

@@ -1,7 +1,7 @@
 // The tasks of a study, a page of them at a time.
 
 import { fill, h, part, set, show } from "../base/dom.js";
-import { count, duration, num, value } from "../base/format.js";
+import { count, duration, num, shortName, value } from "../base/format.js";
 import { api, place } from "../base/routes.js";
 import { ask } from "../base/server.js";
 import { OUTCOMES, outcomeChip } from "../parts/outcomes.js";
@@ -104,7 +104,7 @@ function taskTable(id) {
       "",
       "Where more than one",
     ),
-    text("Worker", ({ worker }) => worker.replace(/^celery@/, ""), "wide"),
+    text("Worker", ({ worker }) => shortName(worker), "wide"),
     text("Host", "host", "wide"),
   ]);
 }

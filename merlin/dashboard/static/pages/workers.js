@@ -1,7 +1,7 @@
 // Who works on a study: workers, the allocations that they live in, and the queues.
 
 import { h, keyed, part, set, show, write } from "../base/dom.js";
-import { count, duration, num } from "../base/format.js";
+import { count, duration, num, shortName } from "../base/format.js";
 import { section } from "../parts/section.js";
 import { cell, number, table, text } from "../parts/table.js";
 import { moment, nothing } from "../parts/text.js";
@@ -78,7 +78,7 @@ function workerName() {
     const { host, node, job, cores, gpus } = worker;
     const place = node && node !== host ? `${host} (${node})` : host;
     const has = [cores && count(cores, "core"), gpus.length && count(gpus.length, "GPU"), job && `job ${job}`];
-    write(name, worker.name.replace(/^celery@/, ""));
+    write(name, shortName(worker.name));
     write(where, [place, ...has, worker.is_stopping && "is stopping"].filter(Boolean).join(" · "));
   };
   return { node: h("div", name, where), update };
@@ -149,8 +149,9 @@ function stepJobTable() {
     text("Step instance", "instance", "name"),
     text("Scheduler", "scheduler"),
     number("Waiting", "pending"),
+    number("Refused", "refused"),
     number("Running", "running"),
     number("Just ended", "ended"),
-    text("Why they wait", ({ reasons }) => reasons.join(", "), "why"),
+    text("Why they wait", ({ reasons, refusals }) => [...refusals, ...reasons].join(", "), "why"),
   ]);
 }

@@ -29,6 +29,13 @@ local function unfit(token)
   return call('HGET', OWNER, 'token') ~= token and 'lost' or nil
 end
 
+-- End the run; for an hour the study does not look lost.
+local function finish()
+  call('DEL', OWNER, OFFERS, LEASES, EXPIRY, MAIL)
+  call('HSET', OWNER, 'over', server())
+  call('EXPIRE', OWNER, 3600)
+end
+
 local function drop(lease)
   call('HDEL', OFFERS, lease)
   call('HDEL', LEASES, lease)

@@ -4,8 +4,6 @@ if why then return why end
 if ARGV[2] == '0' then
   call('HSET', OWNER, 'until', 0)
 else
-  call('DEL', OWNER, OFFERS, LEASES, EXPIRY, MAIL)
-  call('HSET', OWNER, 'over', server()) -- so that it does not look lost
-  call('EXPIRE', OWNER, 3600)
+  finish()
 end
 return 'own'

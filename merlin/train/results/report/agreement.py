@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
+from merlin.shards.format.segments import Array
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas, Section
-from merlin.shards.plot.ticks import Array, Scale, apply, choose_scale, label, number
+from merlin.shards.plot.ticks import Scale, apply, choose_scale, label, number
 from merlin.train.quantities import Quantity
 
 Pairs = Mapping[str, tuple[Array, Array]]  # true and predicted (n,)

@@ -6,56 +6,44 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import Struct
-
 from merlin.shards.plot import canvas as look
 from merlin.shards.plot.canvas import MARGIN, WIDTH, Canvas, Section
 from merlin.shards.plot.ticks import Scale, apply, label, number
 
 _PER_LINE = 5
 _MAX_PANELS = 60
+_STEP = (WIDTH - MARGIN) / _PER_LINE  # the width of a panel with what stands beside it
 _SPACE = 0.62  # beside and below a panel, for ticks and names
 _LEGEND = 0.32
 _RAW, _SCALED = look.ORANGE, look.BLUE
 
 
-class Calibration(Struct, frozen=True):
+def calibration_section(facts: Mapping[str, Any]) -> Section:
     """Panels side by side, of what `evaluation.json` says of `uncertainty`."""
-
-    facts: Mapping[str, Any]
-
-    @property
-    def panels(self) -> list[tuple[str, Mapping[str, Any]]]:
-        return list(self.facts["fields"].items())[:_MAX_PANELS]
-
-    @property
-    def step(self) -> float:
-        """The width of a panel with what stands beside it."""
-        return (WIDTH - MARGIN) / _PER_LINE
-
-    def section(self) -> Section:
-        lines = -(-len(self.panels) // _PER_LINE)
-        facts, fitted = self.facts, self.facts["fitted_on"]
-        note = (
-            "horizontally the share of true values that a central interval should hold, vertically the share that it "
-            f"holds, of {facts['num_samples']:,} samples ({facts['split']}); intervals are as wide as the spread of "
-            f"{len(facts['members'])} trainers says, or scaled by the factor in the panel, which was fitted on "
-            f"{fitted['num_samples']:,} samples ({fitted['split']}). On the line is right; below it is too sure"
-        )
-        height = _LEGEND + self.step * lines
-        return Section("calibration", "Calibration of the uncertainty", note, height, partial(_draw, self))
+    fitted, height = facts["fitted_on"], _LEGEND + _STEP * -(-len(_panels(facts)) // _PER_LINE)
+    note = (
+        "horizontally the share of true values that a central interval should hold, vertically the share that it "
+        f"holds, of {facts['num_samples']:,} samples ({facts['split']}); intervals are as wide as the spread of "
+        f"{len(facts['members'])} trainers says, or scaled by the factor in the panel, which was fitted on "
+        f"{fitted['num_samples']:,} samples ({fitted['split']}). On the line is right; below it is too sure"
+    )
+    return Section("calibration", "Calibration of the uncertainty", note, height, partial(_draw, facts))
 
 
-def _draw(chart: Calibration, canvas: Canvas) -> None:
+def _panels(facts: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    return list(facts["fields"].items())[:_MAX_PANELS]
+
+
+def _draw(facts: Mapping[str, Any], canvas: Canvas) -> None:
     canvas.legend(MARGIN, 0.04, [("line", _RAW, "spread as it is"), ("line", _SCALED, "scaled")])
-    side = chart.step - _SPACE
-    for i, (name, of) in enumerate(chart.panels):
+    side = _STEP - _SPACE
+    for i, (name, of) in enumerate(_panels(facts)):
         line, place = divmod(i, _PER_LINE)
-        left, top = MARGIN + 0.4 + place * chart.step, _LEGEND + line * chart.step + 0.08
-        _panel(canvas.axes(left, top, side, side), name, of, chart.facts["levels"], chart.step)
+        left, top = MARGIN + 0.4 + place * _STEP, _LEGEND + line * _STEP + 0.08
+        _panel(canvas.axes(left, top, side, side), name, of, facts["levels"])
 
 
-def _panel(axes: Any, name: str, of: Mapping[str, Any], levels: list[float], room: float) -> None:
+def _panel(axes: Any, name: str, of: Mapping[str, Any], levels: list[float]) -> None:
     scale = Scale(0.0, 1.0)
     apply(axes.xaxis, scale, ticks=3)
     apply(axes.yaxis, scale, ticks=3)
@@ -64,4 +52,4 @@ def _panel(axes: Any, name: str, of: Mapping[str, Any], levels: list[float], roo
         axes.plot([0, *levels], [0, *of["coverage"][key]], color=colour, linewidth=1.3, zorder=2)
     axes.text(0.05, 0.95, f"× {number(of['scale'], 2)}", transform=axes.transAxes, va="top", fontsize=look.SMALL,
               color=look.INK)  # fmt: skip
-    axes.set_xlabel(label(name, "", scale, room), labelpad=2)
+    axes.set_xlabel(label(name, "", scale, _STEP), labelpad=2)

@@ -54,7 +54,6 @@ def write_report(evaluation: Evaluation, out: Path | None = None) -> tuple[Path,
 
 
 def make_page(evaluation: Evaluation, history: History, sections: Mapping[str, Section]) -> str:
-    """The page's HTML."""
     parts = _parts(evaluation, history, sections)
     name = escape(evaluation.config.name)
     remarks = "".join(f'<p class="remark">{escape(note)}</p>' for note in evaluation.facts["notes"])

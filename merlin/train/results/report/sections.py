@@ -13,7 +13,7 @@ from merlin.shards.plot.ticks import number
 from merlin.train.results.evaluate import MAX_POINTS, Evaluation, ImagesShown
 from merlin.train.results.history import History
 from merlin.train.results.report.agreement import Panels
-from merlin.train.results.report.calibration import Calibration
+from merlin.train.results.report.calibration import calibration_section
 from merlin.train.results.report.curves import Curves
 from merlin.train.results.report.lineage import Lineage
 
@@ -43,7 +43,7 @@ def make_sections(evaluation: Evaluation, history: History) -> dict[str, Section
         panels, title = Panels.of(evaluation.inferred, known), "Inputs inferred from outputs"
         made["inputs"] = panels.agreement("inputs", title, note.format("inferred"), facts["inputs"])
     if facts["uncertainty"] is not None:
-        made["calibration"] = Calibration(facts["uncertainty"]).section()
+        made["calibration"] = calibration_section(facts["uncertainty"])
     best = (int(facts["trainer"]), int(facts["step"]))
     curves = Curves.of(history, facts["metric"], best)
     if curves.panels:

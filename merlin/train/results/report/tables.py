@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 _MEASURES = {"rmse": "RMSE", "relative_l2": "relative L2"}
 _MAX_CONFUSED = 20  # classes of a table with a line and a column for each
 
-Shown = Mapping[
-    str, Callable[[Mapping[str, Any]], str]
-]  # cells of what was scored, by the title of their column
+# cells of what was scored, by the title of their column
+Shown = Mapping[str, Callable[[Mapping[str, Any]], str]]
 
 
 def _percent(value: float) -> str:
