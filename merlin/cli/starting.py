@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Any
 
 from merlin.base.text import count, short_name
-from merlin.cli.output import print_json, print_table, remark
+from merlin.cli.output import flush, print_json, print_table, remark
 from merlin.config.load import find_config, require_config
 from merlin.config.model import Config
 from merlin.execution.distributed.launch import WorkerSelection
@@ -72,6 +72,7 @@ def start_and_report(
         print_json({"workers": workers, "skipped": selection.skipped, "exit_code": code})
     else:
         _show(started.entries, config, timeout_s)
+    flush()  # in the foreground it stays until the workers end
     return code if started.stay is None else started.stay(code)
 
 
