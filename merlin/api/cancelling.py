@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.base.locks import is_locked_by
+from merlin.base.processes import catches
 from merlin.errors import ExecutionError, WorkspaceError
 from merlin.ledger.replay import replay
 from merlin.status.live import holder_of
-from merlin.status.run_events import is_open
+from merlin.status.run_events import is_open, pid_of_run
 from merlin.status.snapshot import CANCELLED, is_published
 from merlin.workspace.directory import Workspace
 
@@ -50,15 +51,21 @@ def stop_run_here(study: Workspace) -> bool:
     Returns False if none runs it.
 
     Raises:
-        WorkspaceError: the run is on another machine, belongs to this process, or to another user.
+        WorkspaceError: the run is on another machine, belongs to this process, or to another user, or the process does
+            something else, such as an update, or would lose more than the run.
         ExecutionError: it has not ended within `STOP_S`.
     """
-    holder = holder_of(study)
+    state = replay(study.ledger_dir, study.plan)
+    holder = holder_of(study, state)
     if holder is None:
         return False
     if not holder.is_here or holder.pid == os.getpid():
         where = f"on {holder.host}" if not holder.is_here else "in this process"
         raise WorkspaceError(f"{study.path} is run {where} (pid {holder.pid}); press Ctrl-C there")
+    if pid_of_run(state) not in (None, holder.pid) or not catches(holder.pid, signal.SIGTERM):
+        raise WorkspaceError(
+            f"{study.path} is in use by process {holder.pid}, which does more than to run it; stop it there"
+        )
     try:
         _terminate(holder.pid, study.info / "lock")
     except ProcessLookupError:

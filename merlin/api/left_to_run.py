@@ -14,8 +14,9 @@ from merlin.plan.runs import RunMap
 from merlin.plan.schedule import Scheduler
 from merlin.plan.tasks import FAILURES, NO_OUTCOME, Outcome
 from merlin.status.live import holder_of
+from merlin.status.run_events import end_of_run
 from merlin.status.snapshot import is_published, take_snapshot
-from merlin.views.after_stop import next_commands
+from merlin.views.after_stop import LIMITS, next_commands
 from merlin.workspace.directory import Workspace, shown_together
 
 
@@ -34,11 +35,15 @@ def refuse_changed_samples(studies: Iterable[Workspace]) -> None:
 
 
 def refuse_failed_before(studies: Iterable[Workspace], max_failures: float | None = None) -> None:
-    """Raise WorkspaceError if what has failed in one of them stops it, by its own limits or `max_failures`."""
+    """Raise WorkspaceError if a limit of failures has stopped one of them, and its limits, or `max_failures`, would
+    do so again."""
     for study in studies:
         plan = study.plan if max_failures is None else with_max_failures(study.plan, max_failures)
-        if reason := limit_reached(plan, replay(study.ledger_dir, plan).outcomes):
-            lines = next_commands(str(study.path), reason, has_failed=True)
+        state = replay(study.ledger_dir, plan)
+        if not (end_of_run(state) or "").startswith(LIMITS):
+            continue
+        if reason := limit_reached(plan, state.outcomes):
+            lines = next_commands(str(study.path), reason, has_failed=True, root=str(study.root))
             raise WorkspaceError("\n".join([f"{study.path} has stopped: {reason}", *lines]))
 
 

@@ -32,7 +32,7 @@ from merlin.workspace.directory import REVISIONS_DIR, Workspace, members, revisi
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import code_version
 from merlin.workspace.provenance import NAME as PROVENANCE_NAME
-from merlin.workspace.provenance import find_provenance, read_provenance
+from merlin.workspace.provenance import find_provenance, has_given_samples, read_provenance
 from merlin.workspace.replan import Replanning
 from merlin.workspace.revisions import next_number, numbered
 from merlin.workspace.samples_table import JoinedRows, SamplesTable, rows_of
@@ -203,11 +203,8 @@ class _Planning:
         words = read_provenance(folder).command.split()
         if any(word.startswith(("--new-rows", "--samplesfile")) for word in words):
             return True
-        first = self._origin(extension, folder).block
-        if first is None or first.generate is not None:
-            return False
-        own = self._origin(self.study, self.study.info).block
-        return bool(block.generate) or first.file not in (block.file, own and own.file)
+        first = self._origin(extension, folder).block if block.generate else None
+        return has_given_samples(folder) or (first is not None and first.generate is None)
 
     def _origin(self, member: Workspace, folder: Path) -> Origin:
         """What the spec says of a member's samples of which `folder` has the copy."""

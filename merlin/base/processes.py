@@ -47,6 +47,16 @@ def read_process(pid: int) -> Process | None:
     return Process(pid, parent, group, session, state in (b"T", b"t"), int(fields[19]))
 
 
+def catches(pid: int, number: int) -> bool:
+    """True if a process has a handler for the signal, so that the signal does not simply end it."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
+    return bool(int(caught, 16) >> (number - 1) & 1)
+
+
 def start_ticks(pid: int) -> int | None:
     """When a live process started; with the boot it identifies the process for good."""
     process = read_process(pid)

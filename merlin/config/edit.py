@@ -135,17 +135,25 @@ def _set(text: str, block: str, key: str, value: str | int, path: Path) -> str:
     entry = tree.get(block)
     if entry.is_null:  # `broker:` and nothing below it
         return _insert_after(text, entry.key_place[0], f"    {key}: {written}")
-    keys = entry.mapping
+    keys = _own(text, entry)
     if not keys or text[entry.start] == "{":
         raise ConfigError(f"{path}:{entry.place[0]}: write {block} with one key per line, then try again")
     if key not in keys:
         first = next(iter(keys.values())).key_place
         return _insert_after(text, _last_line(text, entry), " " * (first[1] - 1) + f"{key}: {written}")
     old = keys[key]
-    if isinstance(old.content, dict | list):
-        raise ConfigError(f"{path}:{old.place[0]}: {block}.{key} is not a single value; change it by hand")
+    if isinstance(old.content, dict | list) or not entry.start <= old.start < entry.end:
+        raise ConfigError(
+            f"{path}:{old.place[0]}: {block}.{key} is not a single value of its own; change it by hand"
+        )
     head, tail = text[: old.start], text[old.end :]
     return head + ("" if head.endswith((" ", "\n")) else " ") + written + tail
+
+
+def _own(text: str, entry: Entry) -> dict[str, Entry]:
+    """The keys that stand in a block itself, not in one that it merges."""
+    end = SourceText("", text).place(entry.end)
+    return {key: item for key, item in entry.mapping.items() if entry.place <= item.key_place < end}
 
 
 def _tree(text: str, path: Path) -> Entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from merlin.execution.forked import can_fork, start_copy
 from merlin.execution.sessions import kill_session
 from merlin.execution.shell import TAIL_BYTES, signal_name
 from merlin.execution.wire import Crash, Error, Exit, Message, MessageChannel, Progress, Ready, Run, Stop
+from merlin.ledger.records import MAX_TAIL_CHARS
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import Workspace
 
@@ -25,16 +27,25 @@ LOGS_DIR = "logs"  # in merlin_info
 
 _REPORT_BYTES = 1 << 16
 _MAX_CALLS = 16  # of a crash report
+# at which Python writes its stack to the log
+_FAULTS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 
 
-def crash_stack(text: str) -> list[str]:
-    """Of what Python says when a signal kills it: the innermost calls of the thread that was hit, and the error, in
-    the order of a traceback."""
+def crash_report(text: str, log: str) -> str:
+    """What Python said last in `text` when a signal killed it: the innermost calls of the thread that was hit and the
+    error, in the order of a traceback, then the line `log`. It fits into the ledger. "" if Python said nothing."""
     lines = text.splitlines()
-    hit = next((i for i, line in enumerate(lines) if line.startswith("Current thread ")), len(lines))
-    error = [line for line in lines[:hit] if line.startswith("Fatal Python error: ")][-1:]
+    begins = [i for i, line in enumerate(lines) if line.startswith("Fatal Python error: ")][-1:]
+    error = [lines[i] for i in begins]
+    lines = lines[sum(begins) :]
+    hit = max((i for i, line in enumerate(lines) if line.startswith("Current thread ")), default=len(lines))
     calls = list(itertools.takewhile(str.strip, lines[hit + 1 :]))[:_MAX_CALLS]
-    return ["Calls (the last one last):", *reversed(calls), *error] if calls else error
+    while calls:
+        report = "\n".join(["Calls (the last one last):", *reversed(calls), *error, log])
+        if len(report) <= MAX_TAIL_CHARS:
+            return report
+        calls.pop()  # the outermost
+    return "\n".join([*error, log]) if error else ""
 
 
 class WorkerProcess:
@@ -66,6 +77,7 @@ class WorkerProcess:
         self._gpus: tuple[str, ...] = ()  # that functions in this process have used
         self.error = self.crash = ""  # as it has reported them: no task is to blame; or why it dies
         self.log = workspace.info / LOGS_DIR / f"{name}.err"
+        self._log_name = workspace.below_root(f"{workspace.info.name}/{LOGS_DIR}/{self.log.name}")
         try:
             ours, theirs = socket.socketpair()
         except OSError as error:
@@ -149,10 +161,11 @@ class WorkerProcess:
         return end_of(self.log, TAIL_BYTES, start=self._log_start).strip()
 
     def crash_report(self) -> str:
-        """What Python said in its log when a signal killed it; "" if it said nothing."""
-        stack = crash_stack(end_of(self.log, _REPORT_BYTES, start=self._log_start))
-        log = f"log: {self.log.parent.parent.name}/{LOGS_DIR}/{self.log.name}"
-        return "\n".join([log, *stack]) if stack else ""
+        """What Python said in its log when a fault killed it; "" if it said nothing, or if it ended otherwise: what a
+        process that it has started said is in the log, too."""
+        if -self.process.wait() not in _FAULTS:
+            return ""
+        return crash_report(end_of(self.log, _REPORT_BYTES, start=self._log_start), f"log: {self._log_name}")
 
     def close(self) -> None:
         self.channel.close()

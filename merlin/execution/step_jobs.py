@@ -86,7 +86,7 @@ class StepJobs:
         self._submit_at = self._ask_at = self._look_at = 0.0
         self._is_paced = False  # nothing was submitted, because it is too early
         self._num_refusals = self._num_false_starts = 0
-        self._refusal = ""  # why the last submission failed
+        self._refusal = ""  # why the last submission that was refused failed
         self._is_trouble_noted = False
         self._told: list[str] = []
         self._tell_at = 0.0
@@ -243,11 +243,11 @@ class StepJobs:
             id = future.result()
         except MerlinError as error:
             live.may_be_submitted = True
-            if isinstance(error, SchedulerRefusedError):
-                self._num_refusals += 1
-                self._note_refusal(live, str(error))
-            again = SUBMIT_AGAIN_S[min(self._num_refusals, len(SUBMIT_AGAIN_S) - 1)]
-            self._submit_at, self._refusal = now + again, str(error)
+            is_refused = isinstance(error, SchedulerRefusedError)
+            self._note_refusal(live, str(error) if is_refused else "")
+            if is_refused:
+                self._num_refusals, self._refusal = self._num_refusals + 1, str(error)
+            self._submit_at = now + SUBMIT_AGAIN_S[min(self._num_refusals, len(SUBMIT_AGAIN_S) - 1)]
             self._note_trouble(f"cannot submit a job, and goes on trying: {error}")
             return
         self._num_refusals, self._submit_at, self._is_trouble_noted = 0, now + SUBMIT_S, False
@@ -258,7 +258,7 @@ class StepJobs:
             self._errands.cancel([live.job])
 
     def _note_refusal(self, live: _Live, why: str) -> None:
-        """Write down why a job was refused, for those who look at the study from outside."""
+        """Write down why a job is refused, or "", for those who look at the study from outside."""
         if live.job.refused != why and live.job.lease in self._live:
             live.job = replace(live.job, refused=why)
             live.folder.write(live.job)

@@ -44,11 +44,9 @@ def reason_to_stop(state: InstanceState, note: str, *, is_canary_spared: bool = 
 
 
 def limit_reached(plan: Plan, outcomes: Mapping[str, RunMap]) -> str:
-    """Why the failures so far, by step instance, stop a study of which tasks are left; "" if they do not."""
+    """Why the next failure of a step that has tasks left stops the study; "" if none does. `outcomes` by instance."""
     states = build_states(plan, outcomes).values()
-    if all(state.is_ended for state in states):
-        return ""
-    return next(filter(None, (reason_to_stop(state, "") for state in states)), "")
+    return next(filter(None, (reason_to_stop(state, "") for state in states if not state.is_ended)), "")
 
 
 def with_max_failures(plan: Plan, max_failures: float) -> Plan:

@@ -33,6 +33,12 @@ def is_open(state: HasEvents) -> bool:
     return start is not None and start.data.get("executor") != EXECUTOR
 
 
+def pid_of_run(state: HasEvents) -> int | None:
+    """The process of the last run, if it was one of a command, and its end is not in the ledger."""
+    start = _open_start(state)
+    return start.data.get("pid") if start is not None and start.data.get("executor") != EXECUTOR else None
+
+
 def end_of_run(state: HasEvents) -> str | None:
     """Why the last run ended before its end, as it said itself; None if it did not."""
     runs = runs_of(state.events())

@@ -7,13 +7,16 @@ from merlin.errors import command_line
 LIMITS = ("max_failures:", "canary:")  # how stop reasons begin that old failures bring about again
 
 
-def next_commands(workspace: str, stop_reason: str, *, has_failed: bool) -> list[str]:
-    """Lines with the commands that go on; tasks of the study in `workspace` are missing, some may have failed."""
+def next_commands(workspace: str, stop_reason: str, *, has_failed: bool, root: str = "") -> list[str]:
+    """Lines with the commands that go on; tasks of the study in `workspace` are missing, some may have failed.
+
+    `root` is the study's own workspace, which alone can be updated, if `workspace` is an extension.
+    """
     restart, again = command_line("restart", workspace), command_line("restart", workspace, "--failed")
     if stop_reason.startswith(LIMITS):
         lines = [
             "what failed would stop it again. If the cause is in the spec, mend it and update the study: "
-            + command_line("run", "SPEC", "--update", workspace),
+            + command_line("run", "SPEC", "--update", root or workspace),
             f"if the cause lies elsewhere, mend it and run what failed, too: {again}",
         ]
         if stop_reason.startswith("max_failures:"):

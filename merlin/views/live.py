@@ -134,7 +134,7 @@ def published_members(workspace: Workspace) -> list[Workspace]:
     """
     studies = shown_together(workspace)
     found = [study for study in studies if is_published(replay(study.ledger_dir, study.plan))]
-    for study in found or studies:
+    for study in studies if not found else ():  # a worker that publishes one again holds its lock, too
         if holder := holder_of(study):
             raise WorkspaceError(
                 f"{study.path} is run by a command of its own ({holder}), not by workers; press Ctrl-C there, "

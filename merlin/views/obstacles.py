@@ -202,7 +202,7 @@ def _of_step_jobs(facts: StudyFacts) -> Iterator[Obstacle]:
 def _mend_batch(facts: StudyFacts) -> str:
     """What to do about jobs that are refused. A command that runs the study keeps it from being updated."""
     stop = "stop the run (Ctrl-C), " if facts.holder is not None else ""
-    update = command_line("run", "SPEC", "--update", facts.workspace.path)
+    update = command_line("run", "SPEC", "--update", facts.workspace.root)
     return f"if the step or `batch` asks for something wrong: {stop}mend the spec; then: {update}"
 
 

@@ -77,7 +77,7 @@ def _running(chosen: Sequence[tuple[StudyFacts, StepInstance]]) -> int | None:
     for facts, instance in chosen:
         if facts.servers is not None:
             is_known = True
-            num += sum(bool(h.worker) and h.chunk.instance == instance.id for h in facts.servers.handed)
+            num += sum(bool(h.worker) and h.chunk.instance == instance.id for h in facts.handed)
         jobs = [job for job in facts.step_jobs if job.chunk.instance == instance.id]
         is_known = is_known or bool(jobs)
         num += sum(job.state == "running" for job in jobs)

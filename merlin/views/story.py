@@ -183,7 +183,7 @@ class _Teller:
                 left = duration(max(0.0, each.until - self._facts.now))
                 return f"it asked to run again (exit code 100 or 104), and may in {left}", explain
         if self._facts.servers is not None:
-            for held in self._facts.servers.handed:
+            for held in self._facts.handed:
                 pieces = pieces_of(held.chunk) if held.chunk.instance == instance.id else []
                 if any(lo <= task < hi for lo, hi in pieces):
                     if held.worker:

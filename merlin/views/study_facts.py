@@ -140,9 +140,14 @@ class StudyFacts(Struct, frozen=True, kw_only=True):
 
     @property
     def num_on_workers(self) -> int:
-        """Chunks that workers hold; of a study that has stopped, those whose lease has not run out."""
+        """Chunks that workers hold."""
+        return sum(bool(each.worker) for each in self.handed)
+
+    @property
+    def handed(self) -> tuple[Handed, ...]:
+        """What the servers say of chunks; of a study that has stopped, without leases that have run out."""
         handed = self.servers.handed if self.servers is not None else ()
-        return sum(bool(each.worker) and (self.is_published or each.left_s > 0) for each in handed)
+        return tuple(h for h in handed if self.is_published or not h.worker or h.left_s > 0)
 
     @property
     def ways_to_start(self) -> str:

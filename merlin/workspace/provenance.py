@@ -96,6 +96,28 @@ def read_provenance(info: Path) -> Provenance:
         return Provenance()
 
 
+def has_given_samples(info: Path) -> bool:
+    """Whether the study with this merlin_info was begun with other samples than its spec names.
+
+    By --samplesfile or merlin.run: their file stands in the copy with defaults, but not in the spec as it was written.
+    """
+    from merlin.base.document.findings import Findings, SourceText  # with PyYAML
+    from merlin.base.document.tree import parse
+
+    files = []
+    for kind in ("orig", "partial"):
+        path = next(info.glob(f"*.{kind}.yaml"), None)
+        try:
+            text = "" if path is None else path.read_text(encoding="utf-8", errors="surrogateescape")
+        except OSError:
+            return False
+        tree = parse(SourceText(str(path), text), Findings(str(path)))
+        if tree is None:
+            return False
+        files.append(tree.get("merlin", "samples", "file").text)
+    return files[0] != files[1]
+
+
 def study_options_of(command: str) -> list[str]:
     """The options in a command line that another command about the same study has to repeat."""
     found: list[str] = []

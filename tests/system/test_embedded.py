@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,18 @@ import merlin
 from merlin.api.left_to_run import refuse_failed_before
 from merlin.base.records import to_plain
 from merlin.errors import WorkspaceError
-from merlin.execution.conductor import RunOptions
+from merlin.execution.conductor import RunOptions, append_records
 from merlin.execution.embedded import _Run, run_embedded
 from merlin.execution.events import RunSummary
 from merlin.execution.pool import WorkerProcess
 from merlin.execution.wire import Message, Ready, Result, Run, Stop
+from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
+from merlin.ledger.session import next_session
+from merlin.plan.failure_limits import limit_reached
 from merlin.plan.plan import Edge
 from merlin.plan.reopen import Again
+from merlin.plan.runs import RunMap
 from merlin.plan.tasks import Chunk, Outcome
 from merlin.workspace.directory import Workspace
 
@@ -207,9 +212,23 @@ def test_a_study_that_max_failures_stopped_goes_on_with_another_limit(tmp_path: 
         merlin.Study(workspace.path).restart()
     assert run(workspace)[0].stop_reason.startswith("max_failures: ")
     refuse_failed_before([workspace], math.inf)
+    session = next_session(workspace.ledger_dir, time.time())
+    append_records(workspace, session, EventRecord(kind="run_stopped", data={"reason": "interrupted"}))
+    refuse_failed_before([workspace])  # no limit stopped the last run, so somebody let it go on
     summary = run(workspace, RunOptions(workers=2, max_failures=math.inf))[0]
     assert (summary.stop_reason, *counts(summary)) == ("", 0, 200, 0, 0)
     refuse_failed_before([workspace])  # nothing is left
+
+
+def test_failures_of_a_step_that_has_ended_keep_nothing_from_going_on(tmp_path: Path) -> None:
+    failing = step("a", 20, command="exit 3", max_failures=0.05, canary=0, on_failure="continue")
+    workspace = make_workspace(tmp_path, failing, step("b", 20, same("a"), command="true"))
+    assert run(workspace)[0].stop_reason.startswith("max_failures: ")
+    outcomes = {"a": RunMap(20), "b": RunMap(20)}
+    outcomes["a"].set(0, 10, Outcome.FAILED)
+    assert limit_reached(workspace.plan, outcomes)
+    outcomes["a"].set(10, 20, Outcome.OK)
+    assert not limit_reached(workspace.plan, outcomes)
 
 
 def test_a_killed_worker_costs_no_task(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_segfaulting_sample_costs_only_itself(tmp_path: Path) -> None:
     (failed,) = replay(workspace.ledger_dir, workspace.plan).failures()
     assert failed.failure.task == 17
     assert failed.failure.cause == "killed its worker 2 times when it ran alone (SIGSEGV)"
-    log, *_, call, error = failed.failure.tail.splitlines()
+    *_, call, error, log = failed.failure.tail.splitlines()
     assert log.startswith("log: merlin_info/logs/w") and call.endswith("in simulate")
     assert error == "Fatal Python error: Segmentation fault"
     logs = [path.read_text() for path in (workspace.info / "logs").glob("*.err")]

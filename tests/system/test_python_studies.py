@@ -14,6 +14,7 @@ import pytest
 from waiting import wait_until
 
 import merlin
+from merlin.errors import WorkspaceError
 
 SPEC = """\
 description: {name: waves, description: d}
@@ -137,6 +138,38 @@ def test_a_study_of_another_process_is_waited_for_and_cancelled(folder: Path) ->
     assert run.returncode != 0 and "went on" not in out
     assert study.wait(timeout=0).status().state == "stopped"
     assert not [pid for pid in os.listdir("/proc") if pid.isdigit() and _works_in(pid, study.path)]
+
+
+HOLD = """
+import signal, sys
+from pathlib import Path
+from merlin.base.locks import locked
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+with locked(Path(sys.argv[1]), wait=True):
+    print("held", flush=True)
+    signal.pause()
+"""
+
+
+def test_cancel_ends_no_process_that_does_more_than_to_run_the_study(folder: Path) -> None:
+    thread = f"threading.Thread(target=exec, args=({LONG!r}, {{}}))"
+    in_a_thread = f"import threading\nrun = {thread}\nrun.start()\nrun.join()\n"
+    run = script(folder, in_a_thread)
+    study = started(folder, run)
+    with pytest.raises(WorkspaceError, match="stop it there"):
+        study.cancel()
+    assert run.poll() is None
+    run.kill()
+    run.communicate()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, study.path / "merlin_info/lock"], stdout=subprocess.PIPE
+    )
+    with holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(WorkspaceError, match=f"process {holder.pid}, which does more"):
+            study.cancel()
+        assert holder.poll() is None
+        holder.terminate()
 
 
 def _works_in(pid: str, path: Path) -> bool:

@@ -167,6 +167,16 @@ def test_samples_that_new_rows_has_added_stay_when_others_change(home: Home, how
     assert samples_after(home, study) == "3 fewer, among them all of extensions/001"
 
 
+def test_samples_that_the_spec_gave_an_extension_go_with_those_of_the_spec(home: Home) -> None:
+    rows = ["1,10\n", "2,20\n", "3,30\n", "4,40\n", "5,50\n"]
+    for name, num in (("a.csv", 3), ("b.csv", 5)):
+        (home.folder / name).write_text("".join(rows[:num]))
+    home.write(IN_FILE.replace("/s.csv", "/$(S)").replace("N: 4", "S: a.csv"))
+    study = home.run()
+    home.run("--extend", study, "--vars", "S=b.csv")
+    assert samples_after(home, study, "--vars", "S=s.csv") == "2 fewer, among them all of extensions/001"
+
+
 def test_samples_of_the_command_line_are_not_those_that_the_spec_makes(home: Home) -> None:
     home.write(UNIFORM)
     study = home.run("--samplesfile", "s.csv")

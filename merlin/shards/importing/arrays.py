@@ -176,5 +176,5 @@ def _facts(place: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Facts:
 
 def _values(array: Array, facts: Facts) -> Array:
     if array.dtype.kind in "US":
-        return as_text(array.tolist())
+        return as_text(array.ravel().tolist()).reshape(array.shape)
     return as_text(array) if facts.is_text else array

@@ -102,7 +102,7 @@ class Stream:
     def _numbers(self, first: int, values: Values) -> Values:
         """The numbers, where a file with types has them as text; what is none becomes zero, and a problem."""
         items = values.items if isinstance(values, Ragged) else values
-        if items.dtype.kind != "O" or self.field.is_text:
+        if items.dtype.kind not in "OSU" or self.field.is_text:
             return values
         cells, dtype = as_text(items.ravel()).tolist(), np.dtype(self.field.dtype)
         numbers = numbers_in(cells, dtype).reshape(items.shape)

@@ -152,10 +152,11 @@ class _Engine:
         unknown = _UNKNOWN.search(text)
         if unknown:
             name = unknown.group(1)
-            if name.lower() in map(str.lower, self._complex):
+            stored = next((own for one, own in self._complex.items() if one.lower() == name.lower()), None)
+            if stored is not None:
                 return UsageError(
                     f"'{name}' in {self._reader.path} holds complex numbers, which SQL does not have: "
-                    f"choose samples in Python, from the array ens['{name}'][:]"
+                    f"choose samples in Python, from the array ens['{stored}'][:]"
                 )
             return unknown_column(self._reader, name, self._names)
         if text.startswith("Catalog Error: Table"):

@@ -105,12 +105,15 @@ def table_columns(data: DataSet) -> dict[str, str]:
     """Paths by name: parameters, inputs, scalar fields and texts, what is known of how they came to be.
 
     A name that several columns have, apart from upper and lower case, gets their kinds before it: `field_x`,
-    `input_x`, `param_N`. What is known of how they came to be gives way to the others.
+    `input_x`, `param_N`. A name that is no other column's stays, and the names with a kind before them give way
+    to it. What is known of how they came to be gives way to the others.
     """
-    groups, used = _named_by_users(data), {name.lower() for name in (*ID_COLUMNS, *PLANNED_COLUMNS)}
-    used |= _shared(groups)
-    groups["provenance_"] = [(c.name, c.path) for c in data.columns if c.path.startswith("provenance/")]
-    named = {prefix: _free_names(group, prefix, used) for prefix, group in groups.items()}
+    groups = _named_by_users(data)
+    taken = {*ID_COLUMNS, *PLANNED_COLUMNS} | _shared(groups)
+    used = taken | {name.lower() for group in groups.values() for name, _ in group}
+    named = {prefix: _free_names(group, prefix, taken, used) for prefix, group in groups.items()}
+    known = [(c.name, c.path) for c in data.columns if c.path.startswith("provenance/")]
+    named["provenance_"] = _free_names(known, "provenance_", used, used)
     return named["param_"] | named["input_"] | named["field_"] | named["provenance_"]
 
 
@@ -127,7 +130,9 @@ def ambiguous_names(data: DataSet) -> dict[str, list[str]]:
 
 def unknown_column(reader: SampleReader, name: str, known: Iterable[str]) -> UsageError:
     """Why there is no column `name`, and which may be meant."""
-    several = ambiguous_names(reader.manifest).get(name.lower())
+    known = list(known)
+    several = ambiguous_names(reader.manifest).get(name.lower(), [])
+    several = [one for one in several if one in known] or several
     if several:
         return UsageError(f"'{name}' is ambiguous in {reader.path}: write {' or '.join(several)}")
     return UsageError(f"no column '{name}' in {reader.path}{_suggestion(name, known)}")
@@ -147,10 +152,11 @@ def _shared(groups: Mapping[str, Sequence[tuple[str, str]]]) -> set[str]:
     return {name for name, num in counts.items() if num > 1}
 
 
-def complex_columns(data: DataSet) -> list[str]:
-    """Names of the columns with complex numbers, which SQL does not know."""
+def complex_columns(data: DataSet) -> dict[str, str]:
+    """The stored names, by the names here, of the columns with complex numbers, which SQL does not know."""
     are_complex = {column.path for column in data.columns if column.dtype[1:2] == "c"}
-    return [name for name, path in table_columns(data).items() if path in are_complex]
+    stored = {path: name for group in _named_by_users(data).values() for name, path in group}
+    return {name: stored[path] for name, path in table_columns(data).items() if path in are_complex}
 
 
 def usual_columns(data: DataSet) -> list[str]:
@@ -159,11 +165,15 @@ def usual_columns(data: DataSet) -> list[str]:
     return [*ID_COLUMNS, *(name for name, path in known if not path.startswith("provenance/"))]
 
 
-def _free_names(columns: Iterable[tuple[str, str]], prefix: str, used: set[str]) -> dict[str, str]:
+def _free_names(
+    columns: Iterable[tuple[str, str]], prefix: str, taken: set[str], used: set[str]
+) -> dict[str, str]:
+    """Paths by name; a name that is `taken` gets the prefix until it is none of those `used`, which grow."""
     found = {}
     for name, path in columns:
-        while name.lower() in used:
-            name = prefix + name
+        if name.lower() in taken:
+            while name.lower() in used:
+                name = prefix + name
         used.add(name.lower())
         found[name] = path
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from merlin.base.commands import CommandResult
 from merlin.cli import main as command_line
 
 SPEC = """
@@ -99,6 +100,7 @@ def test_workers_that_could_not_start_are_warned_of(say) -> None:
         ("bash", "echo 'a", "unexpected EOF"),
         ("sh", "echo a)", "yntax error"),
         ("bash", "$(BEGIN)\n  for i in $(case) $(date); do rm -f !(a|b) $(X); done\nfi", ""),
+        ("bash", "if !(test -f x) then echo; fi", ""),
         ("python3", "while True: pass", ""),
     ],
 )
@@ -107,3 +109,20 @@ def test_a_script_that_its_shell_cannot_read_is_warned_of(say, shell: str, scrip
     more = "global.parameters: {case: {values: [1], label: C.%%}}\nenv: {variables: {BEGIN: if true; then}}\n"
     said = say("validate", spec=SPEC.replace('{cmd: "echo $(X)"}', run) + more)
     assert f"{bool(told):d} warning" in said and told in said
+
+
+def test_no_shell_of_a_spec_is_run_to_read_a_script(say, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sh").write_text("#!/bin/sh\ntouch was_run\n")
+    (tmp_path / "sh").chmod(0o755)
+    run = json.dumps({"shell": "./sh", "cmd": "echo 'a"})
+    assert "cannot read its cmd" in say("validate", spec=SPEC.replace('{cmd: "echo $(X)"}', run))
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_no_script_is_read_after_one_that_took_too_long(say, monkeypatch) -> None:
+    asked = []
+    late = lambda command, **_: asked.append(command) or CommandResult(None, "", "")  # noqa: E731
+    monkeypatch.setattr("merlin.execution.shell_syntax.run_command", late)
+    say("validate", spec=SPEC.replace('{cmd: "echo $(X)"}', '{cmd: "echo $(X)", restart: "echo $(X)"}'))
+    assert len(asked) == 1

@@ -70,6 +70,15 @@ def test_another_kind_of_server_has_its_own_port_and_keys(tmp_path, names, value
     )
 
 
+def test_a_block_that_is_merged_stays_as_it_is(tmp_path):
+    path = tmp_path / "app.yaml"
+    backend = "results_backend: &r\n  name: redis\n  port: 6379\n  db_num: 0\n"
+    path.write_text(backend + "broker:\n  <<: *r\n  server: h\ncelery:\n")
+    update_block(path, "broker", {"name": "rabbitmq"})
+    assert path.read_text().startswith(backend)
+    assert path.read_text().endswith("  server: h\n  port: 5671\n  name: rabbitmq\ncelery:\n")
+
+
 @pytest.mark.parametrize("text", ["celery:\n    overrides:\n", "broker:\ncelery:\n    overrides:\n"])
 def test_a_block_that_is_missing_or_empty_is_made(tmp_path, text):
     path = tmp_path / "app.yaml"

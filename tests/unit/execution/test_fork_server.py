@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 from small_plans import step
-from study_on_disk import make_workspace
+from study_on_disk import make_workspace, write_study
 
 from merlin.execution import fork_server
 from merlin.execution.fork_server import ForkServer, ForkServers, ServedProcess
-from merlin.execution.pool import WorkerProcess
+from merlin.execution.pool import WorkerProcess, crash_report
 from merlin.execution.waiting import is_readable
 from merlin.execution.wire import Result
+from merlin.ledger.records import MAX_TAIL_CHARS
 from merlin.plan.plan import Plan, StepKind
 from merlin.plan.tasks import Chunk
 from merlin.workspace.directory import open_workspace
@@ -114,6 +115,48 @@ def test_an_error_of_a_copy_is_in_its_log(servers: ForkServers, tmp_path: Path) 
     assert worker.process.wait(timeout=60) == 1
     assert "IndexError" in worker.log_tail()
     end(worker)
+
+
+CRASH = "Fatal Python error: {0}\n\nCurrent thread 0x1 (most recent call first):\n  in {0}\n  in outer\n\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL])
+def test_a_worker_reports_a_crash_only_if_a_fault_killed_it(
+    servers: ForkServers, tmp_path: Path, number: signal.Signals
+) -> None:
+    workspace = write_study(tmp_path / "study/extensions/001", step("sim", 3), extension=1)
+    worker = WorkerProcess(workspace, "w0", session="", num_threads=1, servers=servers)
+    while not (worker.is_ready or worker.channel.is_closed):
+        for message in worker.channel.receive(wait=True):
+            worker.note(message)
+    with worker.log.open("a") as log:
+        log.write(CRASH.format("child"))
+    os.kill(worker.process.pid, number)
+    assert worker.describe_exit() == number.name
+    report = worker.crash_report()
+    if number == signal.SIGKILL:
+        assert report == ""
+    else:
+        assert report.splitlines()[-2:] == [
+            "Fatal Python error: Segmentation fault",
+            "log: extensions/001/merlin_info/logs/w0.err",
+        ]
+        assert "child" not in report
+    end(worker)
+
+
+def test_a_crash_report_is_of_the_last_crash_and_fits_into_the_ledger() -> None:
+    report = ["Calls (the last one last):", "  in outer", "  in b", "Fatal Python error: b", "log: w"]
+    assert crash_report(CRASH.format("a") + CRASH.format("b"), "log: w").splitlines() == report
+    assert (
+        crash_report(CRASH.format("a") + "Fatal Python error: b\n", "log: w")
+        == "Fatal Python error: b\nlog: w"
+    )
+    long = "Current thread 0x1:\n" + "".join(f"  File {i} {'x' * 150}\n" for i in range(16))
+    first, call, *_, last, log = crash_report(long, "log: w").splitlines()
+    assert (first, log) == (report[0], "log: w") and "File 0 " in last and "File 11 " in call
+    assert len(crash_report(long, "log: w")) <= MAX_TAIL_CHARS
+    assert crash_report("nothing", "log: w") == ""
 
 
 def test_a_signal_to_all_processes_does_not_end_the_server(

@@ -404,6 +404,9 @@ def test_a_refused_job_counts_as_such_until_it_is_taken(bench: Callable[..., Ben
     at.rounds(2)
     told = "batch jobs of sim: 0 pending, 0 running, 1 refused (sbatch: error: no such partition)"
     assert str(*count_jobs(all_jobs(at.workspace))) == told
+    at.client.error = SchedulerUnreachableError("sbatch gave no answer in time")
+    at.rounds(10)
+    assert "refused" not in str(*count_jobs(all_jobs(at.workspace)))
     at.client.error = None
     at.rounds(3)
     assert str(*count_jobs(all_jobs(at.workspace))) == "batch jobs of sim: 1 pending, 0 running"

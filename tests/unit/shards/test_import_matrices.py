@@ -42,6 +42,15 @@ def write(path, z: np.ndarray):
     return path
 
 
+def write_texts(path, texts: np.ndarray):
+    if path.suffix == ".npz":
+        np.savez(path, y=texts)
+    else:
+        with h5py.File(path, "w") as file:
+            file["y"] = texts
+    return path
+
+
 @pytest.mark.parametrize("suffix", [".npz", ".h5", ".parquet", ".csv"])
 def test_a_matrix_of_inputs_becomes_a_column_for_each_of_its_numbers(tmp_path, suffix):
     z = np.random.default_rng(0).random((NUM, 8))
@@ -57,6 +66,22 @@ def test_a_matrix_of_inputs_becomes_a_column_for_each_of_its_numbers(tmp_path, s
         found = np.stack([ens.inputs[f"z{i}"][:] for i in range(8)], axis=1)
         np.testing.assert_allclose(found, z, rtol=1e-15)
         np.testing.assert_allclose(ens["y"][:], z.sum(axis=1))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".h5"])
+@pytest.mark.parametrize(
+    ("texts", "dtype", "good"),
+    [
+        (["True", "False", "0", "1", "maybe"], "bool", [True, False, False, True]),
+        (["1", "2.5", "x"], "float64", [1, 2.5]),
+        ([["1", "2"], ["3", "x"], ["5", "6"]], "int32", [[1, 2], [5, 6]]),
+    ],
+)
+def test_text_of_a_fixed_length_is_read_as_numbers(tmp_path, suffix, texts, dtype, good):
+    file = write_texts(tmp_path / f"a{suffix}", np.array(texts).astype("S"))
+    import_([file], f"bad_values: drop\nfields: {{y: {{dtype: {dtype}}}}}", tmp_path / "out")
+    with open_shards(tmp_path / "out") as ens:
+        assert ens["y"][:].tolist() == good
 
 
 def test_columns_that_begin_with_whole_numbers_may_go_on_with_others(tmp_path):

@@ -204,6 +204,19 @@ def test_a_name_of_an_input_and_a_field_means_neither(awkward):
     assert frame["field_x"].tolist() == awkward["x"][:].tolist()
 
 
+def test_a_name_of_one_column_alone_means_that_column(tmp_path):
+    fields = (PlannedField(name="x", dtype="complex128"), PlannedField(name="field_x"))
+    study = make_study(tmp_path / "w", num=10, fields=fields)
+    study.collect(0, 10, outputs={"x": np.arange(10) * 1j, "field_x": np.arange(10.0)})
+    with merlin.open_shards(study.finish()) as ens:
+        assert len(ens.query("field_x > 6")) == 3 and len(ens.query("input_x > 6")) == 6
+        with pytest.raises(UsageError, match=r"'x' is ambiguous in .*collect: write input_x$"):
+            ens.query("x > 1")
+        with pytest.raises(UsageError, match=r"holds complex numbers.* from the array ens\['x'\]\[:\]"):
+            ens.query("field_field_x > 1")
+        assert ens.to_pandas(["field_field_x"])["field_field_x"].tolist() == ens["x"][:].tolist()
+
+
 def test_so_they_do_in_queries(awkward):
     found = awkward.query_table("select order, group from rows where yield > 5 order by group desc limit 2")
     assert found.columns == ("order", "Group") and found.rows == [(9.0, 11.0), (8.0, 10.0)]
