@@ -200,8 +200,13 @@ def absolute_path(path: str | os.PathLike[str]) -> Path:
 
     Raises UsageError where ``~NAME`` is no user.
     """
+    return Path(os.path.normpath(Path.cwd() / from_home(path)))
+
+
+def from_home(path: str | os.PathLike[str]) -> Path:
+    """The path with ``~`` resolved. Raises UsageError where ``~NAME`` is no user."""
     try:
-        return Path(os.path.normpath(Path.cwd() / Path(path).expanduser()))
+        return Path(path).expanduser()
     except RuntimeError as error:
         home = Path(path).parts[0]
         message = f"{path}: the home directory {home} is not known here; write the path without {home}"

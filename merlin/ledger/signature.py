@@ -24,7 +24,7 @@ _RULES = (
 _SAYS_NOTHING = re.compile(
     r"(?:srun|slurmstepd|mpirun|mpiexec|prterun|prun|orterun|jsrun|flux(?:-job)?|aprun|lrun)(?:\[\d+\])?: .*"
     r"|\*\*\* .* \*\*\*|Aborted(?: \(core dumped\))?|Killed|Terminated|\+ exit \d+|exit(?: code)?:? \d+"
-    r"|[^\w<>]*"
+    r"|[^\w<>]*|log: (?:extensions/\d+/)?merlin_info/logs/\S+\.err"  # the end of a report on a crash
 )
 
 

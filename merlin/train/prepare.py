@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from msgspec import Struct
 
+from merlin.base.files import from_home
 from merlin.batch.cores import usable_cores
 from merlin.errors import ConfigError, NotADataSetError, ShardError, TrainingError, UsageError, command_line
 from merlin.shards.ensemble import Ensemble, find_data_set, open_shards
@@ -89,7 +90,7 @@ def prepare(
 
 def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     """Check a configuration against its data and its model; nothing is written."""
-    given = Path(file.config.data).expanduser()
+    given = from_home(file.config.data)
     try:
         data_path = find_data_set(given)
     except NotADataSetError as error:
@@ -266,7 +267,7 @@ def _resolved(config: TrainConfig, selection: ColumnSelection, data_path: Path) 
     name = config.model.name
     model = Model(name=name, **resolved(name, config.model.options))
     places = {
-        key: str(Path(given).expanduser())
+        key: str(from_home(given))
         for key, given in (("output", config.output), ("directory", config.directory))
         if given is not None
     }

@@ -104,7 +104,7 @@ def has_given_samples(info: Path) -> bool:
     from merlin.base.document.findings import Findings, SourceText  # with PyYAML
     from merlin.base.document.tree import parse
 
-    files = []
+    blocks = []
     for kind in ("orig", "partial"):
         path = next(info.glob(f"*.{kind}.yaml"), None)
         try:
@@ -114,8 +114,9 @@ def has_given_samples(info: Path) -> bool:
         tree = parse(SourceText(str(path), text), Findings(str(path)))
         if tree is None:
             return False
-        files.append(tree.get("merlin", "samples", "file").text)
-    return files[0] != files[1]
+        blocks.append(tree.get("merlin", "samples"))
+    written, used = blocks
+    return not used.get("generate").mapping and written.get("file").text != used.get("file").text
 
 
 def study_options_of(command: str) -> list[str]:

@@ -150,7 +150,7 @@ def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
         if value is None:
             continue
         if option in ("password_file", "ca_certs", "certfile", "keyfile"):
-            file = Path(value).expanduser().absolute()
+            file = Path(os.path.expanduser(value)).absolute()  # noqa: PTH111 - a password may begin with ~
             if file.is_file():
                 value = str(file)
             elif option == "password_file":  # the value may be a password: it is not repeated

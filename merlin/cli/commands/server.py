@@ -239,6 +239,7 @@ def configure(
 
     In place of the file with a password, the password itself may stand, as in upstream's Merlin.
     """
+    from merlin.base.files import absolute_path
     from merlin.server.lifecycle import configure as change
     from merlin.server.status import status as look
 
@@ -246,9 +247,9 @@ def configure(
     changes = _changes(given)
     new_password = ""
     if data_dir is not None:
-        changes["data_dir"] = str(Path(data_dir).expanduser().absolute())
-    if password is not None and Path(password).expanduser().is_file():
-        changes["password_file"] = str(Path(password).expanduser().absolute())
+        changes["data_dir"] = str(absolute_path(data_dir))
+    if password is not None and (file := _file_of(password)).is_file():
+        changes["password_file"] = str(file.absolute())
     elif password is not None:
         new_password, changes["password_file"] = _password("--password", password), ""
     if add_user or remove_user:
@@ -272,11 +273,16 @@ def _users(users: dict[str, str], add: tuple[str, str] | None, remove: str | Non
     return users
 
 
+def _file_of(word: str) -> Path:
+    """The file that a word may name; a password may begin with ~, too."""
+    return Path(os.path.expanduser(word))  # noqa: PTH111
+
+
 def _password(option: str, word: str) -> str:
     """The password that a file holds, that is typed in (-), or, as upstream takes it, `word` itself."""
     from merlin.config.places import looks_like_a_file
 
-    file = Path(word).expanduser()
+    file = _file_of(word)
     if word == "-":
         password: str = click.prompt("password", hide_input=True, confirmation_prompt=True)
     elif file.is_file():

@@ -20,6 +20,7 @@ from torch.nn import Parameter
 from torch.nn import functional as F
 
 from merlin.base.document.field_types import Block, Name, Positive, optional
+from merlin.base.files import from_home
 from merlin.errors import UsageError
 from merlin.train.config import Above0, AtLeast0
 from merlin.train.models.base import Batch, Direction, Shapes, Trainee
@@ -83,7 +84,7 @@ class IcfSurrogate(Trainee):
 
             if self.autoencoder.digest is not None:
                 return self
-            found = Pretrained(Path(self.autoencoder.run).expanduser().resolve())
+            found = Pretrained(from_home(self.autoencoder.run).resolve())
             source = AutoencoderSource(run=str(found.run), digest=found.digest, coder=found.options)
             return self.model_copy(update={"autoencoder": source})
 

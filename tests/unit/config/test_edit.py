@@ -76,7 +76,7 @@ def test_a_block_that_is_merged_stays_as_it_is(tmp_path):
     path.write_text(backend + "broker:\n  <<: *r\n  server: h\ncelery:\n")
     update_block(path, "broker", {"name": "rabbitmq"})
     assert path.read_text().startswith(backend)
-    assert path.read_text().endswith("  server: h\n  port: 5671\n  name: rabbitmq\ncelery:\n")
+    assert path.read_text().endswith("  server: h\n  name: rabbitmq\n  port: 5671\ncelery:\n")
 
 
 @pytest.mark.parametrize("text", ["celery:\n    overrides:\n", "broker:\ncelery:\n    overrides:\n"])
