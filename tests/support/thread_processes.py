@@ -120,6 +120,7 @@ class ThreadProcess(WorkerProcess):
         self._gpus = ()
         self.error = self.crash = ""
         self.log, self._log_start = workspace.info / LOGS_DIR / f"{name}.err", 0
+        self._log_name = workspace.below_root(f"{workspace.info.name}/{LOGS_DIR}/{self.log.name}")
         ours, theirs = socket.socketpair()
         self.channel, self.theirs = MessageChannel(ours), MessageChannel(theirs)
         self.pidfd = os.eventfd(0)
