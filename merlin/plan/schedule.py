@@ -173,12 +173,10 @@ class Scheduler:
         infrastructure: bool = False,
         tail: str = "",
     ) -> bool:
-        """Handle a chunk whose worker is gone; `done` is what it left in the ledger for this attempt, `tail` what
-        it said when it died.
+        """Handle a chunk whose worker is gone; `done` is what it left in the ledger, `tail` what it said as it died.
 
-        The remaining tasks are split in halves, down to single tasks. A task that alone kills its worker
-        `crash_limit` times has failed; with `infrastructure`, the worker was not killed by its tasks, and the limit
-        is LOSS_LIMIT. False: the lease is not held.
+        The rest is split in halves, down to single tasks. A task that alone kills its worker `crash_limit` times has
+        failed; with `infrastructure`, no task killed it, and the limit is LOSS_LIMIT. False: the lease is not held.
         """
         held = self._release(chunk)
         if held is None:
@@ -393,9 +391,8 @@ class Scheduler:
 
     def _count_death(self, chunk: Chunk, task: int, *, infrastructure: bool) -> int:
         """Record one more loss of the task's worker; returns how often that has happened, this time included."""
-        self._memories.add(
-            Death(instance=chunk.instance, task=task, infrastructure=infrastructure, lease=chunk.lease)
-        )
+        death = Death(instance=chunk.instance, task=task, infrastructure=infrastructure, lease=chunk.lease)
+        self._memories.add(death)
         return self._memories.num_deaths(chunk.instance, task, infrastructure=infrastructure)
 
     def _check_failures(self, state: InstanceState, note: str) -> None:
