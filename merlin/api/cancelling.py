@@ -64,7 +64,7 @@ def stop_run_here(study: Workspace) -> bool:
         raise WorkspaceError(f"{study.path} is run {where} (pid {holder.pid}); press Ctrl-C there")
     if pid_of_run(state) not in (None, holder.pid) or not catches(holder.pid, signal.SIGTERM):
         raise WorkspaceError(
-            f"{study.path} is in use by process {holder.pid}, which does more than to run it; stop it there"
+            f"{study.path} is in use by process {holder.pid}, which does other work, too; stop it there"
         )
     try:
         _terminate(holder.pid, study.info / "lock")

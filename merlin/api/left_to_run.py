@@ -35,8 +35,10 @@ def refuse_changed_samples(studies: Iterable[Workspace]) -> None:
 
 
 def refuse_failed_before(studies: Iterable[Workspace], max_failures: float | None = None) -> None:
-    """Raise WorkspaceError if a limit of failures has stopped one of them, and its limits, or `max_failures`, would
-    do so again."""
+    """Raise WorkspaceError if a limit of failures has stopped one of them, and would stop it again.
+
+    `max_failures`, if given, takes the place of the plan's.
+    """
     for study in studies:
         plan = study.plan if max_failures is None else with_max_failures(study.plan, max_failures)
         state = replay(study.ledger_dir, plan)

@@ -15,6 +15,7 @@ from merlin.api.beginning import check_machine, new_study, study_warnings
 from merlin.api.extending import next_extension
 from merlin.api.running import run_here
 from merlin.api.study import Study
+from merlin.base.files import absolute_path
 from merlin.errors import Diagnostic, SamplesError, UsageError, command_line
 from merlin.execution.conductor import RunOptions
 from merlin.execution.events import Progress
@@ -75,7 +76,7 @@ def run(
         raise UsageError("new_rows says what the samples of extend=STUDY are; give both")
     variables = {name: _text(value) for name, value in (vars or {}).items()}
     if output is not None:
-        variables["OUTPUT_PATH"] = str(Path(output).absolute())
+        variables["OUTPUT_PATH"] = str(absolute_path(output))
     with _samples_file(_by_labels(samples, spec, variables)) as file:
         workspace = _begin(Path(spec), variables, StudyOptions(samples_file=file), extend, only_new=new_rows)
     if workspace is None:

@@ -89,7 +89,7 @@ def studies_of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -
     """
     from merlin.spec.load import load_spec  # heavy, and needed for specs alone
 
-    variables = dict(given) if output is None else {**given, "OUTPUT_PATH": str(output.absolute())}
+    variables = dict(given) if output is None else {**given, "OUTPUT_PATH": str(absolute_path(output))}
     spec = load_spec(path, variables=variables, allow_undefined=True)
     found = find_workspaces(spec, [] if "OUTPUT_PATH" in variables else remembered(path, os.environ))
     if not found:

@@ -49,6 +49,17 @@ def test_paths_may_hold_blanks_and_any_letters(spec, tmp_path):
     assert out.read_text() == f"{spec.parent}\n"
 
 
+def test_the_output_may_lie_in_the_home_directory_and_is_no_file(spec, tmp_path):
+    # after `=` the shell itself fills nothing in
+    done = shell(f"merlin run {shlex.quote(str(spec))} --output=~/out", tmp_path, HOME=str(tmp_path / "home"))
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "home/out").glob("small_*"))
+    (tmp_path / "file").touch()
+    for output, why in (("file", "File exists; name another place"), ("~nobody-here/x", "is not known here")):
+        done = shell(f"merlin run {shlex.quote(str(spec))} --output='{output}'", tmp_path)
+        assert done.returncode != 0 and why in done.stderr.decode()
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("command", ["plan", "validate", "run"])
 def test_a_terminal_that_lacks_characters_shows_something_else(spec, encoding, command):

@@ -166,7 +166,7 @@ def test_cancel_ends_no_process_that_does_more_than_to_run_the_study(folder: Pat
     )
     with holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
-        with pytest.raises(WorkspaceError, match=f"process {holder.pid}, which does more"):
+        with pytest.raises(WorkspaceError, match=f"process {holder.pid}, which does other work"):
             study.cancel()
         assert holder.poll() is None
         holder.terminate()

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from merlin.base.text import count
 from merlin.cli.argv import ManyCommand
 from merlin.cli.options import (
-    FOLDER,
     check_update,
     extend_options,
     json_option,
@@ -44,7 +43,9 @@ if TYPE_CHECKING:
 @click.option(
     "--no-errors", is_flag=True, expose_value=False, help="Accepted for old scripts; changes nothing."
 )
-@click.option("-o", "--output", type=FOLDER, help="Same as --vars OUTPUT_PATH=DIR.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="DIR", help="Same as --vars OUTPUT_PATH=DIR."
+)
 @workers_option
 @click.option(
     "--autoscale",
@@ -142,7 +143,9 @@ def _check_scaling(spec: Spec, config: Config | None, *, is_update: bool) -> Non
 
 def _variables(assignments: tuple[str, ...], output: Path | None) -> dict[str, str]:
     """The variables that the command line gives."""
-    place = {} if output is None else {"OUTPUT_PATH": str(output.absolute())}
+    from merlin.base.files import absolute_path
+
+    place = {} if output is None else {"OUTPUT_PATH": str(absolute_path(output))}
     return {**parse_assignments(assignments), **place}
 
 
