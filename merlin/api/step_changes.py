@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from merlin.api.updating import MemberUpdate, Update
+from merlin.api.updating import Update
 from merlin.plan.change_words import some_are
 from merlin.plan.revise import InstanceChange
 from merlin.plan.revise_collection import added
-from merlin.plan.tasks import Outcome
-from merlin.views.cost import cores_of
+from merlin.views.cost import core_seconds_per_task
 
 ASK_SHARE = 0.05  # the share of the time spent so far; to repeat more than this, the user is asked
 
@@ -108,7 +107,7 @@ def step_changes(update: Update) -> Iterator[StepChange]:
     """The steps in the order of the plan, then those that are gone."""
     found: dict[str, list[_Part]] = {}
     for member in update.members:
-        seconds = _core_seconds_per_task(member)
+        seconds = core_seconds_per_task(member.state, member.workspace.plan)
         for each in member.change.instances:
             found.setdefault(each.step, []).append(_Part(each, seconds.get(each.id, 0.0)))
     per_sample = {each.step for each in update.members[0].plan.instances if each.per_sample}
@@ -139,14 +138,3 @@ def _partly(changes: Sequence[InstanceChange]) -> tuple[str, ...]:
         return ()
     found = (some_are((each.id for each in changes if each.what == what), what) for what in ("new", "gone"))
     return tuple(filter(None, found))
-
-
-def _core_seconds_per_task(member: MemberUpdate) -> dict[str, float]:
-    """What a task of each step instance has taken: its time on all of its cores."""
-    found = {}
-    for instance in member.workspace.plan.instances:
-        headers = [entry.header for entry in member.state.entries(instance.id) if entry.header.elapsed_s > 0]
-        num = sum(header.counts[Outcome.OK] + header.counts[Outcome.FAILED] for header in headers)
-        elapsed_s = sum(header.elapsed_s for header in headers) / num if num else 0.0
-        found[instance.id] = elapsed_s * cores_of(instance)
-    return found

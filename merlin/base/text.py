@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from itertools import islice
 
+_CORE_UNITS = (("core-hours", 1, 1.0), ("core-minutes", 60, 1 / 60), ("core-seconds", 3600, 0.0))
 _CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]",
     re.DOTALL,
@@ -83,3 +84,20 @@ def short_name(worker: str) -> str:
 def path_safe(text: str) -> str:
     """The text as a directory name: letters, digits and ``-_.()`` stay, blanks become ``_``."""
     return "".join(c for c in text if c in _SAFE_CHARACTERS).replace(" ", "_")
+
+
+def core_time(hours: float) -> str:
+    """ "36 core-seconds", "1,200 core-hours", with as many digits as matter."""
+    unit, value = in_core_units(hours, hours)
+    return f"{value} {unit}"
+
+
+def in_core_units(hours: float, most_h: float) -> tuple[str, str]:
+    """The unit that suits the largest of several costs, and `hours` in this unit."""
+    unit, per_hour = next(
+        (unit, factor) for unit, factor, from_h in _CORE_UNITS if most_h >= from_h or unit == "core-seconds"
+    )
+    value = hours * per_hour
+    if not value:
+        return unit, "0"
+    return unit, f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "< 0.001"

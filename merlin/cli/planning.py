@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from merlin.base.text import count
+from merlin.base.text import core_time, count, size
 from merlin.cli.extending import preview
 from merlin.cli.options import check_update, parse_assignments
 from merlin.cli.output import print_json, print_table, warn
+from merlin.config.study_places import remembered
 from merlin.errors import Diagnostic, UsageError, command_line
 from merlin.execution.shell_syntax import syntax_findings
 from merlin.execution.try_import import import_findings
 from merlin.plan.plan import Plan
+from merlin.views.earlier_run import TimeForecast, time_forecast
 from merlin.views.forecast import UNKNOWN, Forecast, forecast
 from merlin.views.graph import Node, graph_of, listing, mermaid
 from merlin.workspace.checking import check_study, load_checked
+from merlin.workspace.directory import workspace_paths
 from merlin.workspace.launchers import launch_warnings
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import plan_only
@@ -98,10 +103,14 @@ def show_plan(
     facts, nodes = forecast(made), graph_of(made)
     if as_mermaid:
         print(mermaid(nodes))
-    elif as_json:
-        print_json({"spec": spec, "forecast": facts, "graph": nodes})
+        return
+    earlier = workspace_paths(loaded, remembered(spec, os.environ)) if study is None else [study]
+    hours = time_forecast(made, earlier)
+    if as_json:
+        print_json({"spec": spec, "forecast": facts, "time": hours, "graph": nodes})
     else:
         _show(made, facts, nodes)
+        print(f"\n{_time(hours)}")
 
 
 def _command_of_update(
@@ -138,6 +147,29 @@ def _show(made: Plan, facts: Forecast, nodes: list[Node]) -> None:
     elif facts.columns:
         print(f"\nsamples of {', '.join(facts.columns)}: {UNKNOWN}")
     print(f"\n{_totals(facts)}\n(files that the commands of the steps write are not counted)")
+    for line in _amounts(facts, made):
+        print(line)
+
+
+def _time(hours: TimeForecast | None) -> str:
+    if hours is None:
+        return "core-hours: unknown before a study of this spec has run here"
+    parts = [f"{step} {core_time(spent)}" for step, spent in hours.steps.items() if spent]
+    unknown = [step for step, spent in hours.steps.items() if spent is None]
+    lacking = f"; not known of {', '.join(unknown)}" if unknown else ""
+    return f"about {core_time(hours.core_hours)}, as in {hours.workspace}: {', '.join(parts)}{lacking}"
+
+
+def _amounts(facts: Forecast, made: Plan) -> Iterator[str]:
+    """What the data sets take on the disk, and the batch jobs that steps submit."""
+    if facts.num_bytes:
+        fields = [f for i in made.instances if i.aggregate is not None for f in i.aggregate.fields]
+        uncounted = any(each.ragged or each.is_text for each in fields)
+        least = "at least " if uncounted else ""
+        yield f"data sets: {least}{size(facts.num_bytes)} before compression"
+    if facts.num_jobs:
+        asked = f", which ask for {facts.node_hours:,.4g} node-hours" if facts.node_hours else ""
+        yield f"{count(facts.num_jobs, 'batch job')}{asked}"
 
 
 def _totals(facts: Forecast) -> str:

@@ -16,7 +16,7 @@ from merlin.api.left_to_run import has_work, refuse_running, with_work
 from merlin.api.revising import apply_update, held
 from merlin.api.step_changes import StepChange, UpdateCost, UpdateFacts
 from merlin.api.updating import Update, UpdateOptions, plan_update
-from merlin.base.text import count
+from merlin.base.text import core_time, count
 from merlin.cli.output import can_ask, plain, print_json, print_table, remark, warn
 from merlin.cli.running import Work, run_works, told
 from merlin.errors import UsageError, command_line
@@ -193,7 +193,5 @@ def _why(line: StepChange) -> str:
 
 
 def _core_time(seconds: float) -> str:
-    """ "2.5 core-hours", or "37 core-s" for what is small; "" for less than a second."""
-    if seconds >= 360:
-        return f"{seconds / 3600:,.3g} core-hours"
-    return f"{seconds:.0f} core-s" if seconds >= 1 else ""
+    """What is shown of so many core-seconds; "" for less than one."""
+    return core_time(seconds / 3600) if seconds >= 1 else ""

@@ -22,7 +22,7 @@ from merlin.ledger.segments import lineage
 from merlin.plan.durations import walltime_s
 from merlin.plan.fit import need_of
 from merlin.plan.job_policy import job_policy, job_request
-from merlin.plan.plan import StepInstance
+from merlin.plan.plan import Plan, StepInstance
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 from merlin.status.live import is_live
 from merlin.status.snapshot import EXECUTOR
@@ -164,6 +164,17 @@ def _gpus_of(instance: StepInstance) -> float:
         return need_of(instance).gpus
     request = job_request(instance, name="cost", output="")
     return float((request.gpus or 0) * request.nodes)
+
+
+def core_seconds_per_task(state: Replay, plan: Plan) -> dict[str, float]:
+    """What a task of each step instance has taken by the ledger: its time on all of its cores; 0 if none has ended."""
+    found = {}
+    for instance in plan.instances:
+        headers = [entry.header for entry in state.entries(instance.id) if entry.header.elapsed_s > 0]
+        num = sum(header.counts[Outcome.OK] + header.counts[Outcome.FAILED] for header in headers)
+        elapsed_s = sum(header.elapsed_s for header in headers) / num if num else 0.0
+        found[instance.id] = elapsed_s * cores_of(instance)
+    return found
 
 
 Standing = tuple[LedgerEntry, Ranges | None]  # a record, and the tasks for which it counts; None: all

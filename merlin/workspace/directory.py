@@ -279,6 +279,11 @@ def output_path(spec: Spec) -> Path:
 
 
 def find_workspaces(spec: Spec, also_in: Iterable[Path] = ()) -> list[Workspace]:
+    """The workspaces that `workspace_paths` finds, opened."""
+    return [open_workspace(path) for path in workspace_paths(spec, also_in)]
+
+
+def workspace_paths(spec: Spec, also_in: Iterable[Path] = ()) -> list[Path]:
     """The workspaces of a spec's study, newest first; those whose preparation failed are left out.
 
     They are looked for in the spec's OUTPUT_PATH, and in the directories `also_in`.
@@ -291,7 +296,7 @@ def find_workspaces(spec: Spec, also_in: Iterable[Path] = ()) -> list[Workspace]
         for path in workspaces_in(folder)
         if has_given_name(path) and study_name_of(path) == stem
     ]
-    return [open_workspace(path) for path in sorted(paths, key=begin_of, reverse=True)]
+    return sorted(paths, key=begin_of, reverse=True)
 
 
 def workspaces_in(folder: Path) -> list[Path]:

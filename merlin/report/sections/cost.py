@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from html import escape
 
 from merlin.base.page.table import table
-from merlin.base.text import percent
+from merlin.base.text import core_time, in_core_units, percent
 from merlin.report.facts import ReportFacts, moment
-from merlin.report.sections.summary import core_time, in_core_units
 from merlin.views.allocation_cost import AllocationCost
 from merlin.views.cost import StepCost, StudyCost, wasted_by_cause
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from merlin.base.page.document import cards, counts_bar
-from merlin.base.text import count, duration, percent
+from merlin.base.text import core_time, count, duration, in_core_units, percent
 from merlin.report.facts import ReportFacts, between, moment
 
 _STATES = {
@@ -18,7 +18,6 @@ _STATES = {
     "stopped": "was stopped before its end",
     "unreadable": "cannot be read",
 }
-_CORE_UNITS = (("core-hours", 1, 1.0), ("core-minutes", 60, 1 / 60), ("core-seconds", 3600, 0.0))
 _OUTCOMES = ("ok", "failed", "skipped", "missing")
 
 
@@ -64,23 +63,6 @@ def _cards(facts: ReportFacts) -> list[tuple[str, str]]:
         rows = sum(found.samples.ok for found in facts.page.data_sets)
         found.append((f"{rows:,}", f"rows in {count(len(facts.page.data_sets), 'data set')}"))
     return found
-
-
-def core_time(hours: float) -> str:
-    """ "36 core-seconds", "1,200 core-hours", with as many digits as matter."""
-    unit, value = in_core_units(hours, hours)
-    return f"{value} {unit}"
-
-
-def in_core_units(hours: float, most_h: float) -> tuple[str, str]:
-    """The unit that suits the largest of several costs, and `hours` in this unit."""
-    unit, per_hour = next(
-        (unit, factor) for unit, factor, from_h in _CORE_UNITS if most_h >= from_h or unit == "core-seconds"
-    )
-    value = hours * per_hour
-    if not value:
-        return unit, "0"
-    return unit, f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else "< 0.001"
 
 
 def _remarks(facts: ReportFacts) -> str:

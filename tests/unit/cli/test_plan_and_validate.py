@@ -63,6 +63,34 @@ def test_unknown_numbers_are_null(say) -> None:
     assert [node["tasks"] for node in told["graph"]] == [None, 1, None]
 
 
+def test_a_plan_says_what_it_costs(say, tmp_path: Path) -> None:
+    spec = SPEC.replace('cmd: "seq 5 > $(MERLIN_INFO)/s.csv"', "method: sobol, num: 8, bounds: {X: [0, 1]}")
+    submitted = 'cmd: "echo $(X)", nodes: 2, walltime: "30:00", batch: {submit: true, tasks_per_job: 4}'
+    spec = spec.replace('cmd: "echo $(X)"', submitted)
+    drawing = say("plan", spec="batch: {type: slurm}\n" + spec)
+    assert "data sets: 288 B before compression\n2 batch jobs, which ask for 2 node-hours" in drawing
+    assert "core-hours: unknown before a study of this spec has run here" in drawing
+
+
+def test_core_hours_are_those_of_the_last_study(say, tmp_path: Path) -> None:
+    spec = SPEC.replace(
+        'cmd: "seq 5 > $(MERLIN_INFO)/s.csv"', "method: sobol, num: $(N), bounds: {X: [0, 1]}"
+    )
+    spec = spec.replace("    file: $(MERLIN_INFO)/s.csv\n", "") + "env: {variables: {N: 4}}\n"
+    say("run", "--local", spec=spec)
+    (first,) = tmp_path.glob("s_2*")
+    say("run", "--dry", spec=spec)
+    told = json.loads(say("plan", "--vars", "N=40000", "--json", spec=spec))["time"]
+    small = json.loads(say("plan", "--json", spec=spec))["time"]
+    assert told["workspace"] == str(first) and list(told["steps"]) == ["simulate", "report", "collect"]
+    assert told["steps"]["simulate"] == pytest.approx(10_000 * small["steps"]["simulate"])
+    assert told["steps"]["report"] == small["steps"]["report"] > 0
+    assert told["core_hours"] == pytest.approx(sum(told["steps"].values()))
+    other = spec.replace("name: report", "name: other")
+    drawing = say("plan", spec=other)
+    assert f"as in {first}: simulate" in drawing and drawing.endswith("; not known of other\n")
+
+
 def test_a_run_warns_that_a_file_is_used_in_place_of_generate(say, tmp_path: Path) -> None:
     spec = SPEC.replace('cmd: "seq 5 > $(MERLIN_INFO)/s.csv"', "method: sobol, num: 8, bounds: {X: [0, 1]}")
     (tmp_path / "s.csv").write_text("1\n2\n")
