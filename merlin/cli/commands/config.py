@@ -17,6 +17,7 @@ from merlin.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from merlin.config.model import Config, Endpoint
+    from merlin.errors import Diagnostic
 
 
 @click.group()
@@ -44,8 +45,9 @@ def config(context: click.Context, for_test: bool) -> None:
     show_default=True,
     help="What carries the messages; progress is always kept in Redis.",
 )
+@json_option
 @click.pass_obj
-def create(for_test: bool, task_server: str, path: Path | None, broker: str) -> None:
+def create(for_test: bool, task_server: str, path: Path | None, broker: str, as_json: bool) -> None:
     """Write a template to fill in, and use it from now on. A file that exists is kept."""
     from merlin.config.edit import template, use
     from merlin.config.keys import make_key
@@ -55,15 +57,19 @@ def create(for_test: bool, task_server: str, path: Path | None, broker: str) -> 
     if task_server != "celery":
         raise UsageError(f"--task-server {task_server}: only celery can be configured")
     path = default_config_path(os.environ) if path is None else path.absolute()
-    if path.exists():
-        print(f"{path} exists and is kept")
-    else:
+    is_new = not path.exists()
+    if is_new:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, template(broker))
-        print(f"{path} is written; fill in what stands in < >, then: merlin config check")
     use(path, os.environ, beside=for_test)
     if not for_test:
         make_key(default_key_path(os.environ))
+    if as_json:
+        print_json({"path": path, "made": is_new})
+    elif is_new:
+        print(f"{path} is written; fill in what stands in < >, then: merlin config check")
+    else:
+        print(f"{path} exists and is kept")
 
 
 # of `update-broker` and `update-backend`, upstream's letters included
@@ -96,6 +102,7 @@ _server_options = with_options(
     click.option("--ca-certs", metavar="FILE", help="The authority that signed the server's certificate."),
     click.option("--certfile", metavar="FILE", help="Client certificate, if the server asks for one."),
     click.option("--keyfile", metavar="FILE", help="Key of the client certificate."),
+    json_option,
 )
 
 
@@ -125,16 +132,21 @@ def _update(block: str, kind: str, options: dict[str, Any]) -> None:
     from merlin.config.places import default_config_path
 
     path: Path = options.pop("path") or default_config_path(os.environ)
-    path = path.absolute()
+    path, as_json = path.absolute(), options.pop("as_json")
     update_block(path, block, _values(kind, options))
-    print(f"{path}: {block.replace('_', ' ')} changed")
+    to_do: list[Diagnostic] = []
     try:
         load_config(path)
     except ConfigError as error:
+        to_do = [found for found in error.diagnostics if found.severity == "error"]
+    if as_json:
+        print_json({"path": path, "changed": block, "to_do": to_do})
+        return
+    print(f"{path}: {block.replace('_', ' ')} changed")
+    if to_do:
         print("still to do:")
-        for found in error.diagnostics:
-            if found.severity == "error":
-                print(found.render())
+    for found in to_do:
+        print(found.render())
 
 
 def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
@@ -168,8 +180,9 @@ def _values(kind: str, options: dict[str, Any]) -> dict[str, str | int]:
 
 @config.command()
 @click.argument("path", metavar="FILE", type=EXISTING)
+@json_option
 @click.pass_obj
-def use(for_test: bool, path: Path) -> None:
+def use(for_test: bool, path: Path, as_json: bool) -> None:
     """Use another app.yaml from now on (a file, or a directory with one in it)."""
     from merlin.config.edit import use as point_at
     from merlin.config.load import load_config
@@ -178,10 +191,13 @@ def use(for_test: bool, path: Path) -> None:
     if not for_test:
         load_config(path)
     point_at(path, os.environ, beside=for_test)
+    first = [name for name in ("MERLIN_BROKER_URL", "MERLIN_CONFIG") if os.environ.get(name)]
+    if as_json:
+        print_json({"path": path, "hidden_by": first})
+        return
     print(f"from now on: {path}")
-    for name in ("MERLIN_BROKER_URL", "MERLIN_CONFIG"):
-        if os.environ.get(name):
-            print(f"but in this shell {name} is set, and comes first: unset {name}")
+    for name in first:
+        print(f"but in this shell {name} is set, and comes first: unset {name}")
 
 
 @config.command()

@@ -7,14 +7,16 @@ from pathlib import Path
 import click
 
 from merlin.base.text import size
-from merlin.cli.options import FILE, out_option, spec_or_workspace_argument
+from merlin.cli.options import FILE, json_option, out_option, spec_or_workspace_argument
+from merlin.cli.output import print_json
 
 
 @click.command()
 @spec_or_workspace_argument
 @out_option(FILE, "File to write.", default=Path("report.html"), show_default=True)
 @click.option("--no-pictures", is_flag=True, help="Leave out the pictures of data sets and trained models.")
-def report(spec_or_workspace: Path, out: Path, no_pictures: bool) -> None:
+@json_option
+def report(spec_or_workspace: Path, out: Path, no_pictures: bool, as_json: bool) -> None:
     """Write a study and its extensions as one HTML page, to read offline, to print and to send to somebody.
 
     It says what was run, what became of every task, how the work went, why tasks failed, what it cost, what is in the
@@ -27,4 +29,8 @@ def report(spec_or_workspace: Path, out: Path, no_pictures: bool) -> None:
     workspace = find_workspace(spec_or_workspace)
     with spinner("ledger") as on_step:
         written = write_report(workspace, out, pictures=not no_pictures, on_step=on_step)
-    print(f"{written}  {size(written.stat().st_size)}")
+    num_bytes = written.stat().st_size
+    if as_json:
+        print_json({"path": written, "bytes": num_bytes})
+    else:
+        print(f"{written}  {size(num_bytes)}")

@@ -76,12 +76,16 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
 @folder_option
 @place_options
 @image_option
-def init(folder: Path, **given: Any) -> None:
+@json_option
+def init(folder: Path, as_json: bool, **given: Any) -> None:
     """Make the directory of a server, with a random password. One that exists is kept."""
     from merlin.server.lifecycle import init as make
 
     place = _folder(folder)
     made = make(place, _changes(given))
+    if as_json:
+        print_json({"folder": place.path, "made": made})
+        return
     print("Merlin server initialization successful.")  # upstream's words, for scripts that wait for them
     print(f"{place.path} is {'ready' if made else 'there already'}; next: merlin server start")
     _say_who_can_connect(place)
@@ -177,11 +181,17 @@ def _headline(found: Status) -> str:
 
 @server.command()
 @folder_option
-def stop(folder: Path) -> None:
+@json_option
+def stop(folder: Path, as_json: bool) -> None:
     """Stop the server; its data stay on the disk."""
     from merlin.server.lifecycle import stop as end
 
-    print("Merlin server terminated." if end(_folder(folder)) else "it was not running")
+    place = _folder(folder)
+    stopped = end(place)
+    if as_json:
+        print_json({"folder": place.path, "stopped": stopped})
+    else:
+        print("Merlin server terminated." if stopped else "it was not running")
 
 
 @server.command()
@@ -227,8 +237,10 @@ def restart(folder: Path, as_json: bool) -> None:
     help="How often the append-only file is forced to the disk.",
 )
 @click.option("-af", "--append-file", help="The append-only file.", metavar="NAME")
+@json_option
 def configure(
     folder: Path,
+    as_json: bool,
     add_user: tuple[str, str] | None,
     remove_user: str | None,
     password: str | None,
@@ -258,8 +270,13 @@ def configure(
         raise UsageError("nothing to change; see: merlin server config --help")
     running = look(place).state in ("running", "loading", "hanging")
     change(place, changes, password=new_password)
-    later = "; it counts after: merlin server restart" if running and set(changes) != {"users"} else ""
-    print(f"changed: {', '.join(sorted(set(changes) - {'port_is_fixed'}))}{later}")
+    changed = sorted(set(changes) - {"port_is_fixed"})
+    needs_restart = running and changed != ["users"]
+    if as_json:
+        print_json({"folder": place.path, "changed": changed, "needs_restart": needs_restart})
+    else:
+        later = "; it counts after: merlin server restart" if needs_restart else ""
+        print(f"changed: {', '.join(changed)}{later}")
 
 
 def _users(users: dict[str, str], add: tuple[str, str] | None, remove: str | None) -> dict[str, str]:

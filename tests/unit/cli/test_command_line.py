@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 
 from merlin import __version__
@@ -24,6 +26,22 @@ def test_every_command_of_the_table_can_be_loaded_and_has_help(capsys: pytest.Ca
     for name in command_line.COMMANDS:
         assert exit_code(name, "--help") == 0
         assert "Usage: merlin" in capsys.readouterr().out
+
+
+def commands_of(group: click.Group, *words: str) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from commands_of(command, *words, name)
+        elif command is not None:
+            yield " ".join([*words, name]), command
+
+
+def test_every_command_whose_output_is_for_people_has_one_for_programs() -> None:
+    found = dict(commands_of(command_line.cli))
+    without = {name for name, command in found.items() if all("--json" not in p.opts for p in command.params)}
+    assert len(found) > 40 and without == {"metrics", "schema", "completion"}
 
 
 def test_no_arguments_show_the_help_with_every_command_and_exit_with_1(

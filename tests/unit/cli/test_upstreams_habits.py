@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,6 +47,28 @@ def test_config_with_test_notes_the_choice_beside_the_file_and_leaves_the_home_a
 def test_config_without_test_notes_it_in_the_home(here: Path) -> None:
     assert merlin("config", "create", "-o", "./conf/app.yaml") == 0
     assert (here / "home/.merlin/config_path.txt").read_text() == f"{here / 'conf/app.yaml'}\n"
+
+
+def test_what_changes_the_configuration_tells_programs_so(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(*words: str) -> dict[str, Any]:
+        assert merlin(*words, "--json") == 0
+        return dict(json.loads(capsys.readouterr().out))
+
+    path, redis = str(here / "app.yaml"), ("-t", "redis", "-s", "host", "--no-tls")
+    assert told("config", "create", "-o", "app.yaml") == {"path": path, "made": True}
+    assert told("config", "create", "-o", "app.yaml") == {"path": path, "made": False}
+    changed = told("config", "update-broker", "--cf", "app.yaml", *redis)
+    assert (changed["path"], changed["changed"]) == (path, "broker") and changed["to_do"][0]["message"]
+    assert told("config", "update-backend", "--cf", "app.yaml", *redis)["changed"] == "results_backend"
+    monkeypatch.setenv("MERLIN_BROKER_URL", "redis://host")
+    assert told("config", "use", "app.yaml") == {"path": path, "hidden_by": ["MERLIN_BROKER_URL"]}
+    server = {"folder": str(here / "server")}
+    assert told("server", "init", "--dir", "server") == {**server, "made": True}
+    wanted = {**server, "changed": ["port"], "needs_restart": False}
+    assert told("server", "config", "--dir", "server", "-p", "7000") == wanted
+    assert told("server", "stop", "--dir", "server") == {**server, "stopped": False}
 
 
 def test_config_names_the_file_before_the_errors_in_it(

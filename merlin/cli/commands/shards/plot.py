@@ -8,7 +8,8 @@ import click
 
 from merlin.base.kinds import CHARTS
 from merlin.cli.commands.shards.find import find_data_set, path_argument
-from merlin.cli.options import FILE, out_option
+from merlin.cli.options import FILE, json_option, out_option
+from merlin.cli.output import print_json
 
 
 @click.command()
@@ -32,7 +33,17 @@ from merlin.cli.options import FILE, out_option
 @click.option(
     "--query", default="", metavar="EXPR", help="Only samples for which this is true: 'yield > 1e14'."
 )
-def plot(path: Path, out: Path, kind: str, fields: tuple[str, ...], num: int, split: str, query: str) -> None:
+@json_option
+def plot(
+    path: Path,
+    out: Path,
+    kind: str,
+    fields: tuple[str, ...],
+    num: int,
+    split: str,
+    query: str,
+    as_json: bool,
+) -> None:
     """Draw a data set: inputs, scalars, series, images, volumes, graphs.
 
     A page (-o NAME.html) is one file that can be mailed. Of very many samples a fixed subset is drawn, and the charts
@@ -46,4 +57,7 @@ def plot(path: Path, out: Path, kind: str, fields: tuple[str, ...], num: int, sp
     wanted = request(kind, fields=chosen, num=num, split=split, query=query)
     with open_shards(find_data_set(path)) as ensemble, spinner("opening") as on_section:
         written = write_plot(ensemble, out, wanted, on_section)
-    print(written)
+    if as_json:
+        print_json({"path": written})
+    else:
+        print(written)
