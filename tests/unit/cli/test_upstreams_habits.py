@@ -56,12 +56,13 @@ def test_what_changes_the_configuration_tells_programs_so(
         assert merlin(*words, "--json") == 0
         return dict(json.loads(capsys.readouterr().out))
 
-    path, redis = str(here / "app.yaml"), ("-t", "redis", "-s", "host", "--no-tls")
+    path, redis = str(here / "app.yaml"), ("-t", "redis", "-s", "host", "--no-tls", "--pf", "pw")
+    (here / "pw").write_text("secret")
     assert told("config", "create", "-o", "app.yaml") == {"path": path, "made": True}
     assert told("config", "create", "-o", "app.yaml") == {"path": path, "made": False}
     changed = told("config", "update-broker", "--cf", "app.yaml", *redis)
     assert (changed["path"], changed["changed"]) == (path, "broker") and changed["to_do"][0]["message"]
-    assert told("config", "update-backend", "--cf", "app.yaml", *redis)["changed"] == "results_backend"
+    assert told("config", "update-backend", "--cf", "app.yaml", *redis)["to_do"] == []
     monkeypatch.setenv("MERLIN_BROKER_URL", "redis://host")
     assert told("config", "use", "app.yaml") == {"path": path, "hidden_by": ["MERLIN_BROKER_URL"]}
     server = {"folder": str(here / "server")}
