@@ -35,7 +35,8 @@ def find_workspace(
             chosen = _ask(found)
         else:
             remark(f"{len(found)} workspaces of this study; this is the newest: {chosen.path}")
-            _say_if_dry(found)
+    if chosen is found[0]:
+        _say_if_dry(found)
     return open_finished(chosen.path, remark)
 
 

@@ -46,7 +46,7 @@ def _show(studies: Sequence[StudyLine], sizes: Sequence[int], places: Sequence[P
     columns += ["size"] if sizes else []
     rows = []
     for i, study in enumerate(studies):
-        row = [study.name, study.when, study.state]
+        row = [study.name, study.when, f"{study.state} (dry run)" if study.is_dry else study.state]
         row += ["" if study.problem else f"{getattr(study, kind):,}" for kind in OUTCOMES]
         row += [rate(study.rate), duration(study.eta.mid_s) if study.eta else ""] if is_alive else []
         row += [size(sizes[i])] if sizes else []

@@ -52,7 +52,8 @@ def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
         return line
     when = begin_shown(path)
     try:
-        members = [live_study(member, servers) for member in shown_together(open_workspace(path))]
+        studies = shown_together(open_workspace(path))
+        members = [live_study(member, servers) for member in studies]
     except MerlinError as error:
         return StudyLine(
             name=study_name_of(path), workspace=str(path), when=when, state="unreadable", problem=str(error)
@@ -69,6 +70,7 @@ def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
         rate=None if at_work is None else at_work.totals.rate,
         eta=None if at_work is None else at_work.eta,
         state_reason=reason if state in ("stalled", "unknown") else "",
+        is_dry=state == "new" and is_of_dry_run(studies[0]),
     )
     if all(member.is_settled for member in members):
         settled.add(path, stamp, line)
@@ -76,9 +78,8 @@ def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
 
 
 def is_of_dry_run(workspace: Workspace) -> bool:
-    """True if `merlin run --dry` made the workspace, and nothing has run in it."""
-    words = read_provenance(workspace.info).command.split()
-    return "--dry" in words and not any(workspace.ledger_dir.glob("*"))
+    """True if a dry run made the workspace, and nothing has run in it."""
+    return read_provenance(workspace.info).is_dry and not any(workspace.ledger_dir.glob("*"))
 
 
 def studies_of_spec(path: Path, output: Path | None, given: Mapping[str, str]) -> list[Workspace]:

@@ -40,6 +40,7 @@ class StudyLine(OutcomeCounts, frozen=True, kw_only=True):
     eta: Eta | None = None
     state_reason: str = ""  # why it is stalled, or why nobody knows
     problem: str = ""
+    is_dry: bool = False  # a dry run made it, and nothing has run in it
 
 
 class _Kept(Struct, frozen=True):

@@ -76,7 +76,9 @@ def prepare_study(
     info = workspace / INFO_DIR
     with preparing(workspace):
         variables = runtime_variables(spec, workspace)
-        write_provenance(spec, info, variables, as_block(combos) if options.pgen else None)
+        write_provenance(
+            spec, info, variables, as_block(combos) if options.pgen else None, is_dry=options.is_dry
+        )
         acquire_dependencies(spec, variables, say)
         require_files(spec, variables, combos)  # those of a repository are there now
         table, samples_file = _make_samples(spec, options, info, variables, say)

@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from merlin.base.commands import run_command
 from merlin.base.files import write_text
@@ -54,17 +54,24 @@ class Provenance(Struct, frozen=True, kw_only=True):
     packages: dict[str, str] = field(default_factory=dict)  # versions
     spec_commit: Commit = Commit()  # of the repository that the spec lies in
     code_commit: Commit = Commit()  # of Merlin's own repository, if it was not installed from a package
+    is_dry: bool = False  # only its scripts were to be written
 
 
 def write_provenance(
-    spec: Spec, info: Path, variables: Mapping[str, str], parameters: Mapping[str, Any] | None = None
+    spec: Spec,
+    info: Path,
+    variables: Mapping[str, str],
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    is_dry: bool = False,
 ) -> None:
     """Write three copies of the spec, and how the study was begun. Raises OSError.
 
     The copies are: as it is; with defaults; with variables, and `parameters` of a generator, filled in.
     """
     stem = provenance_stem(spec.path)
-    about = {**FORMAT.head(), **to_plain(find_provenance(Path(spec.path).parent))}
+    found = structs.replace(find_provenance(Path(spec.path).parent), is_dry=is_dry)
+    about = {**FORMAT.head(), **to_plain(found)}
     write_text(info / f"{stem}.orig.yaml", spec.text)
     write_text(info / f"{stem}.partial.yaml", f"# as it ran in {info.parent}\n{spec.partial_yaml()}")
     write_text(info / f"{stem}.expanded.yaml", spec.expanded_yaml(variables, parameters))

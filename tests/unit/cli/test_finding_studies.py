@@ -54,23 +54,28 @@ def test_the_newest_counts_wherever_it_is(here: Path) -> None:
     assert find_workspace(Path("demo.yaml")).path == newest
 
 
-def test_a_dry_run_made_later_is_told_from_a_run(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("how", ["--dry", "batch: {dry_run: true}"])
+def test_a_dry_run_is_told_from_a_run(here: Path, capsys: pytest.CaptureFixture[str], how: str) -> None:
     assert merlin("run", "demo.yaml", "--local") == 0
     (run,) = here.glob("demo_*")
     run = run.rename(here / "demo_20200102-030405")
-    monkeypatch.setattr("sys.argv", ["merlin", "run", "demo.yaml", "--dry"])
-    dry = make()
+    spec = Path("demo.yaml")
+    if how != "--dry":
+        spec.write_text(f"{spec.read_text()}{how}\n")
+    assert merlin("run", "demo.yaml", *([how] if how == "--dry" else [])) == 0
     capsys.readouterr()
-    assert find_workspace(Path("demo.yaml")).path == dry
-    assert (
-        f"made by a dry run, and nothing has run in it; the newest of another run: {run}"
-        in capsys.readouterr().err
-    )
+    dry = find_workspace(spec).path
+    said = "made by a dry run, and nothing has run in it"
+    assert dry != run and f"{said}; the newest of another run: {run}" in capsys.readouterr().err
+    assert merlin("list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["new (dry run)" in line for line in lines if "demo_" in line] == [True, False]
+    shutil.rmtree(run)
+    assert find_workspace(spec).path == dry
+    assert capsys.readouterr().err.strip() == f"it was {said}"
     assert merlin("restart", dry, "--local") == 0
     capsys.readouterr()
-    assert find_workspace(Path("demo.yaml")).path == dry
+    assert find_workspace(spec).path == dry
     assert "dry run" not in capsys.readouterr().err
 
 
@@ -148,7 +153,8 @@ def test_the_studies_of_a_directory_are_listed_newest_first(
     assert [study["workspace"] for study in told["studies"]] == [str(new), str(old)]
     assert told["studies"][1] | {"workspace": ""} == {
         "name": "demo", "workspace": "", "when": "2020-01-02 03:04:05", "state": "new", "planned": 1, "ok": 0,
-        "failed": 0, "skipped": 0, "missing": 1, "rate": None, "eta": None, "state_reason": "", "problem": "",
+        "failed": 0, "skipped": 0, "missing": 1, "rate": None, "eta": None, "is_dry": True,
+        "state_reason": "", "problem": "",
     }  # fmt: skip
     assert merlin("status", "studies") == 0
     lines = capsys.readouterr().out.splitlines()
