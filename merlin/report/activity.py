@@ -156,16 +156,10 @@ def _spread(clock: _Clock, edges: Floats, times: Floats, weights: Floats | None)
     starts, ends = clock(times[:, 0]), clock(times[:, 1])
     lengths = np.maximum(ends - starts, 1e-6)
     per_s = np.ones(len(times)) if weights is None else weights / lengths
-    come = np.diff(_area(edges, starts, per_s) - _area(edges, starts + lengths, per_s))
-    # differences of large sums leave tiny values where there was nothing
+    changes = np.r_[starts, starts + lengths]  # when the sum of `per_s` changes
+    order = np.argsort(changes)
+    at, pace = changes[order], np.cumsum(np.r_[per_s, -per_s][order])
+    given = np.r_[0.0, np.cumsum(pace[:-1] * np.diff(at))]
+    come = np.diff(np.interp(edges, at, given))
+    # sums leave tiny values where there was nothing
     return np.where(come > 1e-9 * np.abs(come).sum(), come, 0.0)
-
-
-def _area(edges: Floats, starts: Floats, per_s: Floats) -> Floats:
-    """Up to each edge, the sum of amounts that grow by `per_s` each second from `starts` on."""
-    order = np.argsort(starts, kind="stable")
-    begun = np.r_[0.0, np.cumsum(per_s[order])]
-    moment = np.r_[0.0, np.cumsum((per_s * starts)[order])]
-    num = np.searchsorted(starts[order], edges)
-    area: Floats = edges * begun[num] - moment[num]
-    return area

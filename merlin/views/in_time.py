@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from merlin.errors import ExecutionError
@@ -17,19 +17,15 @@ def in_time(ask: Callable[[], T], limit_s: float, who: str) -> T:
 
     Raises what `ask` raises, and ExecutionError if it takes longer; the thread is left behind then.
     """
-    answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answers.put((ask(), None))
+            answer.set_result(ask())
         except BaseException as error:  # noqa: BLE001 - the caller gets it
-            answers.put((None, error))
+            answer.set_exception(error)
 
     threading.Thread(target=run, name=f"ask {who}", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=limit_s)
-    except queue.Empty:
-        raise ExecutionError(f"{who} did not answer within {limit_s:g} s") from None
-    if error is not None:
-        raise error
-    return answer  # type: ignore[return-value]
+    if not wait([answer], limit_s).done:
+        raise ExecutionError(f"{who} did not answer within {limit_s:g} s")
+    return answer.result()
