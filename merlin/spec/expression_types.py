@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.document.findings import allowed
-from merlin.spec.expression import (
-    CONSTANTS,
-    ELEMENTWISE,
-    OPERATORS,
-    REDUCTIONS,
-    Expression,
-    ExpressionError,
-    indices,
-)
+from merlin.spec.expression import CONSTANTS, OPERATORS, REDUCTIONS, Expression, ExpressionError, indices
 
 # any: known only when the samples are read
 Kind = Literal["bool", "int", "float", "complex", "text", "any"]
+
+# a kind of number holds those of its rank and below; what is not known may be a float
+RANKS: dict[Kind, int] = {"bool": 0, "int": 1, "float": 2, "any": 2, "complex": 3}
+
+# the narrowest kind that an operator or a function gives; of all others: float
+_NARROWEST: dict[str, Kind] = {
+    "where": "bool",
+    **dict.fromkeys(("+", "-", "*", "abs", "sign", "sum", "min", "max", "clip"), "int"),
+}
 
 Shape = tuple[int | None, ...]  # None comes first: as many items as the sample has
 
@@ -47,9 +48,6 @@ class ValueType(Struct, frozen=True):
             return words.get(self.kind, "a text")
         shape = ", ".join("*" if n is None else str(n) for n in self.shape)
         return f"values of shape [{shape}]"
-
-
-_INT, _FLOAT = ValueType("int"), ValueType("float")
 
 
 def type_of(expression: Expression, names: Mapping[str, ValueType]) -> ValueType:
@@ -108,13 +106,12 @@ class _Typer:
         if isinstance(node.op, ast.Not):
             return _truth(inner, node.operand)
         inner = _number(inner, node)
-        return replace(inner, kind="float" if inner.kind in ("float", "any") else "int")
+        return replace(inner, kind=_kind("-", [inner]))
 
     def _binary(self, node: ast.BinOp) -> ValueType:
         a, b = _number(self.of(node.left), node), _number(self.of(node.right), node)
         op = OPERATORS[type(node.op)]
-        whole = op in "+-*" and {a.kind, b.kind} <= {"int", "bool"}
-        return replace(_together(a, b, node.col_offset, op), kind="int" if whole else "float")
+        return replace(_together(a, b, node.col_offset, op), kind=_kind(op, [a, b]))
 
     def _compare(self, node: ast.Compare) -> ValueType:
         both = a = self.of(node.left)
@@ -143,27 +140,35 @@ class _Typer:
         if name == "len":
             if not found[0].shape and found[0].kind != "any":
                 raise ExpressionError("len() needs a value with axes", node.col_offset, text="len")
-            return _INT
+            return ValueType("int")
+        if name in ("any", "all", "where"):
+            _truth(found[0], node.args[0])
         if name in ("any", "all"):
-            _truth(found[0], node.args[0])
             return ValueType("bool")
-        if name == "where":
-            _truth(found[0], node.args[0])
         found = [_number(one, node) for one in found]
-        if name in REDUCTIONS or (name in ("min", "max") and len(found) == 1):
-            return _reduced(name, found[0])
-        if name in ELEMENTWISE:
-            return replace(found[0], kind=_elementwise_kind(name, found[0].kind))
+        kind = _kind(name, found[1:] if name == "where" else found)
+        if name in ("min", "max") and len(found) == 1:
+            return ValueType("any" if found[0].kind == "any" else kind)
+        if name in REDUCTIONS:
+            return ValueType(kind)
         both = found[0]
         for other in found[1:]:
             both = _together(both, other, node.col_offset, f"{name}()")
-        values = found[1:] if name == "where" else found
-        return replace(both, kind=_common_kind(name, [one.kind for one in values]))
+        return replace(both, kind=kind)
 
 
 def _constant(value: bool | float | str) -> ValueType:
     kinds: dict[type, Kind] = {bool: "bool", int: "int", str: "text"}
     return ValueType(kinds.get(type(value), "float"))
+
+
+def _kind(name: str, operands: Iterable[ValueType]) -> Kind:
+    """The kind of number that an operator or a function gives."""
+    if name in ("isfinite", "isnan"):
+        return "bool"
+    widest = max(RANKS[kind] for kind in (_NARROWEST.get(name, "float"), *(one.kind for one in operands)))
+    kinds: tuple[Kind, ...] = ("bool", "int", "float")
+    return kinds[widest]
 
 
 def _number(found: ValueType, node: ast.expr) -> ValueType:
@@ -182,51 +187,18 @@ def _truth(found: ValueType, node: ast.expr) -> ValueType:
 
 def _together(a: ValueType, b: ValueType, col: int, op: str) -> ValueType:
     """Shape of an operation element by element: as NumPy's, axes counted from the last."""
-    if not a.ragged and not b.ragged:
-        return ValueType("float", _broadcast(a, b, a.shape, b.shape, col, op))
-    if a.ragged and b.ragged:
-        if a.items != b.items:
-            message = (
-                f"{op} needs as many items on both sides, and {a.items!r} and {b.items!r} differ in theirs"
-            )
-            raise ExpressionError(message, col, "reduce them first, e.g. with sum(…) or max(…)", op)
-        if len(a.shape) == len(b.shape):
-            return ValueType("float", (None, *_broadcast(a, b, a.shape[1:], b.shape[1:], col, op)), a.items)
-    many, one = (a, b) if a.ragged else (b, a)
-    if not one.ragged and len(one.shape) < len(many.shape):
-        return ValueType("float", (None, *_broadcast(a, b, many.shape[1:], one.shape, col, op)), many.items)
-    raise ExpressionError(f"{op} cannot combine {a} and {b}", col, text=op)
-
-
-def _broadcast(a: ValueType, b: ValueType, x: Shape, y: Shape, col: int, op: str) -> Shape:
-    longest = max(len(x), len(y))
-    left = (1,) * (longest - len(x)) + x
-    right = (1,) * (longest - len(y)) + y
-    if any(m != n and 1 not in (m, n) for m, n in zip(left, right, strict=True)):
+    if a.ragged and b.ragged and a.items != b.items:
+        message = f"{op} needs as many items on both sides, and {a.items!r} and {b.items!r} differ in theirs"
+        raise ExpressionError(message, col, "reduce them first, e.g. with sum(…) or max(…)", op)
+    most = max(len(a.shape), len(b.shape))
+    left, right = ((1,) * (most - len(one.shape)) + one.shape for one in (a, b))
+    fits = all(m == n or 1 in (m, n) for m, n in zip(left, right, strict=True))
+    if a.ragged or b.ragged:  # what has no items of its own counts for each item, and has fewer axes
+        fits = fits and all(one.ragged == (len(one.shape) == most) for one in (a, b))
+    if not fits:
         raise ExpressionError(f"{op} cannot combine {a} and {b}", col, text=op)
-    return tuple(n if m == 1 else m for m, n in zip(left, right, strict=True))
-
-
-def _reduced(name: str, found: ValueType) -> ValueType:
-    if name == "sum":
-        return _INT if found.kind in ("int", "bool") else _FLOAT
-    if name in ("min", "max"):
-        return ValueType("int" if found.kind == "bool" else found.kind)
-    return _FLOAT
-
-
-def _elementwise_kind(name: str, kind: Kind) -> Kind:
-    if name in ("isfinite", "isnan"):
-        return "bool"
-    return "int" if name in ("abs", "sign") and kind in ("int", "bool") else "float"
-
-
-def _common_kind(name: str, kinds: list[Kind]) -> Kind:
-    if name in ("arctan2", "hypot"):
-        return "float"
-    if set(kinds) == {"bool"}:
-        return "bool" if name == "where" else "int"
-    return "int" if set(kinds) <= {"int", "bool"} else "float"
+    shape = tuple(n if m == 1 else m for m, n in zip(left, right, strict=True))
+    return ValueType("float", shape, a.items or b.items)
 
 
 def _indexed(node: ast.Subscript, found: ValueType) -> ValueType:

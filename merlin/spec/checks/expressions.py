@@ -9,10 +9,10 @@ from msgspec import Struct
 from merlin.base.document.findings import Findings, Place, SourceText
 from merlin.base.document.tokens import TOKEN
 from merlin.base.document.tree import Entry
-from merlin.base.kinds import ROLES
-from merlin.spec.checks.fields import shape_of
+from merlin.base.kinds import ROLES, GraphRole
+from merlin.spec.checks.fields import dtype_of, shape_of
 from merlin.spec.expression import Expression, ExpressionError, parse
-from merlin.spec.expression_types import Kind, ValueType, expect_condition, type_of
+from merlin.spec.expression_types import RANKS, Kind, ValueType, expect_condition, type_of
 
 _ANY = ValueType("any")
 _MIXED = {"float": "float64", "int": "int64"}
@@ -30,12 +30,12 @@ class ExpressionChecker(Struct):
         """Derived fields in their order of need, then the filters."""
         names: dict[str, ValueType] = dict.fromkeys((*self.parameters, *self.labels), _ANY)
         derived: dict[str, _Derived] = {}
-        for name, block in _fields(aggregate):
-            names[name] = _type_of_field(name, block)
-            if not block.get("expression").is_null:
-                expression = self._parse(block.get("expression"), f"field {name}")
+        for field in _fields(aggregate):
+            names[field.name] = _type_of_field(field)
+            if not field.expression.is_null:
+                expression = self._parse(field.expression, f"field {field.name}")
                 if expression is not None:
-                    derived[name] = _Derived(name, block, expression)
+                    derived[field.name] = _Derived(field, expression)
         self._check_circles(derived)
         for one in derived.values():
             self._check_derived(one, names)
@@ -78,12 +78,11 @@ class ExpressionChecker(Struct):
         while waiting:
             ready = [n for n, one in waiting.items() if not waiting.keys() & set(one.expression.names)]
             if not ready:
-                one = next(iter(waiting.values()))
-                names = ", ".join(waiting)
-                what = f"{names} are derived from each other in a circle"
+                first, one = next(iter(waiting.items()))
+                what = f"{', '.join(waiting)} are derived from each other in a circle"
                 self.findings.error(
-                    one.block.get("expression").place,
-                    f"field {one.name}: {what if len(waiting) > 1 else 'it is derived from itself'}",
+                    one.field.expression.place,
+                    f"field {first}: {what if len(waiting) > 1 else 'it is derived from itself'}",
                     text=one.expression.text,
                     code="expression",
                 )
@@ -94,8 +93,8 @@ class ExpressionChecker(Struct):
                 del waiting[name]
 
     def _check_derived(self, one: _Derived, names: Mapping[str, ValueType]) -> None:
-        entry, what = one.block.get("expression"), f"field {one.name}"
-        wanted = names[one.name]
+        entry, what = one.field.expression, f"field {one.field.name}"
+        wanted = names[one.field.name]
         try:
             found = type_of(one.expression, names)
         except ExpressionError as error:
@@ -112,54 +111,64 @@ class ExpressionChecker(Struct):
             shape = ", ".join('"*"' if size is None else str(size) for size in found.shape)
             hint = f"shape: [{shape}]" if found.shape else "leave its shape out"
             message = f"its value is {found}, and the field says {wanted}"
-        elif not _holds(wanted.kind, found.kind):
+        elif found.kind != "any" and RANKS[found.kind] > RANKS[wanted.kind]:
             hint = f"e.g. dtype: {_MIXED.get(found.kind, found.kind)}"
-            message = f"its value is {found}, which {one.block.get('dtype').text or 'float64'} does not hold"
+            message = f"its value is {found}, which {one.field.dtype} does not hold"
         else:
             return
         self._report(entry, what, ExpressionError(message, 1, hint))
 
 
-class _Derived(Struct, frozen=True):
+class _Field(Struct, frozen=True):
+    """A field, or a member of a graph."""
+
     name: str
     block: Entry
+    dtype: str
+    graph: str = ""
+    role: GraphRole | None = None
+
+    @property
+    def expression(self) -> Entry:
+        return self.block.get("expression")
+
+
+class _Derived(Struct, frozen=True):
+    field: _Field
     expression: Expression
 
 
-def _holds(wanted: Kind, found: Kind) -> bool:
-    ranks = {"bool": 0, "int": 1, "float": 2}
-    return found == "any" or ranks.get(found, 3) <= ranks.get(wanted, 3)
-
-
-def _fields(aggregate: Entry) -> list[tuple[str, Entry]]:
-    """Every field by name; of graphs, the members."""
-    found: list[tuple[str, Entry]] = []
+def _fields(aggregate: Entry) -> list[_Field]:
+    """Every field; of graphs, the members."""
+    found: list[_Field] = []
     for name, block in aggregate.get("fields").mapping.items():
-        if block.get("kind").text == "graph":
-            found += [(f"{name}.{role}", member) for role, member in block.get("members").mapping.items()]
-        else:
-            found.append((name, block))
+        if block.get("kind").text != "graph":
+            found.append(_Field(name, block, dtype_of(block)))
+            continue
+        for role, member in block.get("members").mapping.items():
+            dtype = dtype_of(member, role, block)
+            found.append(_Field(f"{name}.{role}", member, dtype, name, ROLES.get(role)))
     return found
 
 
-def _type_of_field(name: str, block: Entry) -> ValueType:
+def _type_of_field(field: _Field) -> ValueType:
     """The type of a field in expressions; any type if its shape is malformed or not known yet."""
+    block, role, dtype = field.block, field.role, field.dtype
     if block.get("kind").text == "text":
         return ValueType("text")
-    graph, _, member = name.rpartition(".")
-    role = ROLES.get(member) if graph else None
-    dtype = block.get("dtype").text or (role.dtype if role else "") or "float64"
-    sizes = [item.text for item in block.get("shape").items]
     ragged, _ = shape_of(block)
-    if role and not sizes:
-        sizes = ["*" if size is None else str(size) for size in role.shape]
-        ragged = sizes[:1] == ["*"]
-    rest = sizes[ragged:]
-    if not all(size.isdigit() for size in rest):
+    sizes = [item.text for item in block.get("shape").items][ragged:]
+    if role and not ragged and not sizes:
+        ragged = role.shape[:1] == (None,)
+        sizes = [str(size) for size in role.shape[ragged:]]
+    if not all(size.isdigit() for size in sizes):
         return _ANY
     if dtype.startswith("complex"):
         return ValueType("complex")
     number: Kind = "bool" if dtype == "bool" else "int" if "int" in dtype else "float"
-    items = f"{graph} {role.item}s" if role and role.item else name  # the same number in all of these members
-    shape = tuple(int(size) for size in rest)
-    return ValueType(number, (None, *shape), items) if ragged else ValueType(number, shape)
+    shape = tuple(int(size) for size in sizes)
+    if not ragged:
+        return ValueType(number, shape)
+    # the same number of items in all members that count the same
+    items = f"{field.graph} {role.item}s" if role and role.item else field.name
+    return ValueType(number, (None, *shape), items)

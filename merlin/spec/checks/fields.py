@@ -42,7 +42,7 @@ class FieldChecker(Struct, frozen=True):
         self._dtype(name, field)
         self._shape(name, field)
         self._layout(name, field)
-        self._storage(name, field)
+        self._storage(name, field, dtype_of(field))
 
     def check_form(self, name: str, field: Entry, role: str = "") -> None:
         """Check only that kind, shape, axes, layout and channels agree; `role` is that of a graph's member."""
@@ -177,11 +177,8 @@ class FieldChecker(Struct, frozen=True):
 
     # ----------------------------------------------------------------- storage
 
-    def _storage(
-        self, name: str, field: Entry, inherited_dtype: str = "float64", inherited_codec: str = ""
-    ) -> None:
-        bits, dtype = field.get("keep_bits"), field.get("dtype").text or inherited_dtype
-        is_text = _is_text(field)
+    def _storage(self, name: str, field: Entry, dtype: str, inherited_codec: str = "") -> None:
+        bits, is_text = field.get("keep_bits"), _is_text(field)
         if not bits.is_null and dtype in DTYPES:
             has, num = 0 if is_text else MANTISSA_BITS.get(dtype, 0), _number(bits)
             if not has:
@@ -223,9 +220,9 @@ class FieldChecker(Struct, frozen=True):
     def _member(self, name: str, role: str, member: Entry, graph: Entry) -> None:
         self._origin(name, member, graph.get("file"))
         self._dtype(name, member)
-        default = ROLES[role].dtype or graph.get("dtype").text or "float64"
-        self._storage(name, member, default, graph.get("compression").text)
-        self._member_form(name, role, member, member.get("dtype").text or default)
+        dtype = dtype_of(member, role, graph)
+        self._storage(name, member, dtype, graph.get("compression").text)
+        self._member_form(name, role, member, dtype)
 
     def _member_form(self, name: str, role: str, member: Entry, dtype: str) -> None:
         ragged, num = shape_of(member)
@@ -257,6 +254,12 @@ def _kind_of(field: Entry) -> SampleKind | None:
 def _is_text(field: Entry) -> bool:
     kind = _kind_of(field)
     return kind is not None and kind.is_text
+
+
+def dtype_of(field: Entry, role: str = "", graph: Entry = MISSING) -> str:
+    """The dtype of a field, or of a member of a graph, which says its own, or has that of its role or graph."""
+    usual = ROLES[role].dtype if role in ROLES else ""
+    return field.get("dtype").text or usual or graph.get("dtype").text or "float64"
 
 
 def shape_of(field: Entry) -> tuple[bool, int]:

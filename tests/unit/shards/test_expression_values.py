@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from merlin.shards.format.segments import Ragged
 from merlin.shards.writing.check import BadOutput
 from merlin.shards.writing.expression import evaluate, is_true
-from merlin.spec.expression import OPERATORS, parse
+from merlin.spec.expression import ELEMENTWISE, OPERATORS, REDUCTIONS, ExpressionError, parse
+from merlin.spec.expression_types import ValueType, type_of
 
 UNDEFINED = None
 
@@ -213,6 +214,52 @@ def test_the_samples_beside_it_do_not_matter(rows, text, cut):
     whole = is_true(parse(text), columns_of(rows), len(rows))
     parts = [part for part in (rows[:cut], rows[cut:]) if part]
     assert whole.tolist() == [x for part in parts for x in is_true(parse(text), columns_of(part), len(part))]
+
+
+def items(*values):
+    return Ragged(np.array(values), np.array([0, 1, 3]))
+
+
+OPERANDS = {
+    "a": (ValueType("float"), np.array([0.5, 2.0])),
+    "k": (ValueType("int"), np.array([1, 3], np.uint8)),
+    "flag": (ValueType("bool"), np.array([True, False])),
+    "v": (ValueType("float", (3,)), np.ones((2, 3), np.float32)),
+    "image": (ValueType("int", (2, 3)), np.ones((2, 2, 3), np.int16)),
+    "r": (ValueType("float", (None,), "r"), items(1.0, 2.0, 3.0)),
+    "hits": (ValueType("bool", (None,), "r"), items(True, False, True)),
+    "path": (ValueType("int", (None, 3), "path"), Ragged(np.ones((3, 3), np.int64), np.array([0, 1, 3]))),
+}
+
+
+def texts_of_one(x):
+    yield from (f"{name}({x})" for name in ELEMENTWISE | REDUCTIONS | {"min", "max"})
+    yield from (x, f"-{x}", f"not {x}", f"{x}[0]", f"{x}[:, 1]", f"{x}[1:]", f"{x}[:]", f"0 < {x} < 2")
+
+
+def texts_of_two(x, y):
+    yield from (f"{x} {op} {y}" for op in OPERATORS.values())
+    yield from (f"{name}({x}, {y})" for name in ("min", "max", "arctan2", "hypot"))
+    yield from (f"where(flag, {x}, {y})", f"where(image > 0, {x}, {y})", f"clip({x}, 0, {y})")
+
+
+@pytest.mark.parametrize("x", OPERANDS)
+def test_the_type_of_a_value_is_known_before_the_run(x):
+    types = {name: known for name, (known, _) in OPERANDS.items()}
+    columns = {name: values for name, (_, values) in OPERANDS.items()}
+    num = 0
+    for text in (*texts_of_one(x), *(text for y in OPERANDS for text in texts_of_two(x, y))):
+        try:
+            known = type_of(parse(text), types)
+        except ExpressionError:
+            continue  # refused before the run
+        found = evaluate(parse(text), columns, 2).values
+        assert isinstance(found, Ragged) == known.ragged, text
+        flat = found.values if isinstance(found, Ragged) else found
+        kind = {"b": "bool", "i": "int", "f": "float"}[flat.dtype.kind]
+        assert (kind, flat.shape[1:]) == (known.kind, known.shape[known.ragged :]), text
+        num += 1
+    assert num > 50
 
 
 IMAGES = np.arange(2 * 3 * 4 * 2, dtype=np.float32).reshape(2, 3, 4, 2)

@@ -152,6 +152,24 @@ def test_inputs_parameters_and_tokens_may_be_used(tmp_path: Path, valid: str) ->
     assert findings(tmp_path, aggregate=f"valid: '{valid}'") == []
 
 
+def test_in_expressions_members_have_the_dtype_of_their_role_or_graph(tmp_path: Path) -> None:
+    members = '{nodes: {shape: ["*", 2]}, edges: , targets: {shape: [2], dtype: bool}}'
+    graph = f"g: {{kind: graph, file: g.npz, dtype: int32, members: {members}}}"
+    total = "a: {expression: sum(g.nodes) + sum(g.edges), dtype: int64}"
+    assert findings(tmp_path, f"{graph}\n        {total}", "valid: any(g.targets)") == []
+    found = findings(tmp_path, graph.replace("edges: ", "edges: {expression: g.nodes / 2}"))
+    assert any("which int64 does not hold" in d.message for d in found)
+    assert any(
+        "'g.nodes' is complex" in d.message
+        for d in findings(tmp_path, f"{graph.replace('int32', 'complex64')}\n        {total}")
+    )
+
+
+def test_a_field_named_as_a_member_is_none(tmp_path: Path) -> None:
+    fields = "a.edges: {file: x.json}\n        b: {expression: a.edges / 2}"
+    assert findings(tmp_path, fields) == []
+
+
 def test_a_member_may_not_have_the_name_of_a_field(tmp_path: Path) -> None:
     graph = 'g: {kind: graph, file: g.npz, members: {nodes: {shape: ["*"]}}}\n        g.nodes: {file: x.json}'
     assert any("is a member of the graph g" in d.message for d in findings(tmp_path, graph))
