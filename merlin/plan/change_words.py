@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -13,16 +13,6 @@ _WIDTH = 40  # characters of a value that are shown
 _BEFORE = 10  # of these, how many stand before the first that differs
 
 
-def changes(path: str, old: Any, new: Any) -> Iterator[str]:
-    """A phrase for each value that differs, which is named by its path: "resources.nodes: 1, now 2"."""
-    pairs = _parts(old, new)
-    if not pairs:
-        yield f"{path}: {changed(old, new)}"
-    for name, was, now in pairs:
-        if was != now:
-            yield from changes(f"{path}.{name}", was, now)
-
-
 def changed(old: Any, new: Any) -> str:
     """What a value was and is: "a, now b"; of texts of several lines the first that differs."""
     if isinstance(old, str) and isinstance(new, str) and old.strip() == new.strip():
@@ -30,6 +20,19 @@ def changed(old: Any, new: Any) -> str:
     if isinstance(old, str) and isinstance(new, str) and "\n" in old.strip() + new.strip():
         return _changed_lines(old.strip().splitlines(), new.strip().splitlines())
     return _pair(_in_words(old), _in_words(new))
+
+
+def changes(path: str, old: Any, new: Any, say: Callable[[Any, Any], str] = changed) -> Iterator[str]:
+    """A phrase for each value that differs, which is named by its path: "resources.nodes: 1, now 2".
+
+    `say` puts a value that differs into words.
+    """
+    pairs = _parts(old, new)
+    if not pairs:
+        yield f"{path}: {say(old, new)}"
+    for name, was, now in pairs:
+        if was != now:
+            yield from changes(f"{path}.{name}", was, now, say)
 
 
 def some_are(ids: Iterable[str], what: str) -> str:

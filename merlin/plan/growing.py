@@ -56,12 +56,18 @@ def settled_steps(needs: Mapping[str, StepNeeds]) -> frozenset[str]:
     return frozenset(settled)
 
 
-def relied_on(plan: Plan) -> tuple[str, ...]:
-    """Ids of the instances that an extension of this study does not run, and that its own would wait for."""
+def settled_instances(plan: Plan) -> frozenset[str]:
+    """Ids of the instances that new samples do not change: an extension of this study does not run them."""
     settled: set[str] = set()
     for instance in plan.instances:
         if not instance.per_sample and all(edge.source in settled for edge in instance.edges):
             settled.add(instance.id)
+    return frozenset(settled)
+
+
+def relied_on(plan: Plan) -> tuple[str, ...]:
+    """Ids of the settled instances that an extension of this study would wait for."""
+    settled = settled_instances(plan)
     waiting = (edge.source for i in plan.instances if i.id not in settled for edge in i.edges)
     return tuple(dict.fromkeys(source for source in waiting if source in settled))
 

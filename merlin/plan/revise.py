@@ -6,7 +6,7 @@ results it has seen keeps its outcome, too. Who runs a step, how often it is tri
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -32,7 +32,7 @@ _FREE = frozenset(
 )  # fmt: skip
 _FREE_OF_AGGREGATES = frozenset({"cleanup", "needed_by", "fields"})
 _ORDER = "order of splits"  # it decides which samples are in them
-OF_THE_MANIFEST = frozenset({"splits", _ORDER, "seed"})  # what shards do not hold
+_OF_THE_MANIFEST = frozenset({"splits", _ORDER, "seed"})  # what shards do not hold
 # parts of a definition that are named otherwise in the spec
 _KEYS = {"command": "cmd", "sources": "from", "per_sample": "runs per sample", "params": "parameters"}
 _OPEN = (NO_OUTCOME, Outcome.INTERRUPTED)
@@ -294,7 +294,7 @@ def _reasons(
         if instance.id not in ours:
             yield instance.id, ()
             continue
-        found = list(_differences(ours[instance.id], theirs[instance.id]))
+        found = list(definition_changes(ours[instance.id], theirs[instance.id]))
         if instance.aggregate is None:
             found += environment
         yield instance.id, (*found, *changed_code.get(instance.step, ()))
@@ -313,7 +313,7 @@ def _parts(instance: StepInstance) -> dict[str, Any]:
     free = _FREE | {"edges"} if instance.aggregate is not None else _FREE
     parts = {key: value for key, value in values.items() if key not in free}
     if values["aggregate"]:
-        hidden = _FREE_OF_AGGREGATES if is_manifest else _FREE_OF_AGGREGATES | OF_THE_MANIFEST
+        hidden = _FREE_OF_AGGREGATES if is_manifest else _FREE_OF_AGGREGATES | _OF_THE_MANIFEST
         parts |= {key: value for key, value in values["aggregate"].items() if key not in hidden}
         if is_manifest:
             parts[_ORDER] = [name for name, _ in parts["splits"]]
@@ -324,17 +324,20 @@ def _parts(instance: StepInstance) -> dict[str, Any]:
     return parts
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+def definition_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], say: Callable[[Any, Any], str] = changed
+) -> Iterator[str]:
+    """How two definitions of a step instance differ, in the words of the spec; `say` is that of `changes`."""
     for part in dict.fromkeys((*old, *new)):
         if part not in old or part not in new:
             if part.startswith("field "):  # what else is said of the field does not matter then
                 yield f"{part} is {'new' if part in new else 'gone'}"
         elif part == "edges" and old[part] != new[part]:
-            yield f"depends: {changed(*_depends(old[part], new[part]))}"
+            yield f"depends: {say(*_depends(old[part], new[part]))}"
         elif old[part] != new[part]:
             key, _, name = part.partition(" of field ")
             path = f"fields.{name}.{key}" if name else _KEYS.get(part, part)
-            yield from changes(path, old[part], new[part])
+            yield from changes(path, old[part], new[part], say)
 
 
 def _depends(

@@ -43,6 +43,8 @@ merlin:
 """
 SOBOL = "generate: {method: sobol, num: $(N), bounds: {X: [0, 1], Y: [0, 2]}, seed: 5}"
 TURNED = "{validation: 0.1, train: 0.8, test: 0.1}"
+PREP = "- {name: prep, description: runs once, run: {cmd: prepare}}\n- name: sim"
+PARAMETERS = "global.parameters: {P: {values: [1, 2], label: P.%%}}\n"
 DESIGN = Design(method="sobol", num=50, bounds={"X": (0.0, 1.0), "Y": (0.0, 2.0)}, seed=5)
 
 
@@ -126,29 +128,28 @@ def test_the_plan_moves_with_the_study(spec_of, tmp_path):
     ("change", "told"),
     [
         ({"factor": 3}, r"sim.*\n.*- run \$\(X\) \$\(Y\) 2 >.*\n.*\+ run \$\(X\) \$\(Y\) 3 >"),
-        ({"dtype": "float32"}, "dtype of field y of collect: float64, now float32"),
+        ({"dtype": "float32"}, "collect: fields.y.dtype: float64, now float32"),
         ({"change": lambda text: text.replace("samples_per_shard: 8", "samples_per_shard: 4")}, "8, now 4"),
         (
             {"change": lambda text: text.replace("shard: 8", f"shard: 8, splits: {TURNED}")},
-            r"order of splits of collect.manifest: .*train.*validation.*test",
+            r"collect: order of splits: .*train.*validation.*test",
         ),
         (
             {"change": lambda text: text.replace("make mesh", "make finer mesh")},
             "make mesh, now make finer",
         ),
-        ({"change": lambda text: text.replace("$(X) $(Y)", "$(Y)")}, r"command of sim"),
+        ({"change": lambda text: text.replace("$(X) $(Y)", "$(Y)")}, "sim: cmd: "),
+        (
+            {"change": lambda text: text.replace("- name: sim", PREP).replace("[mesh]", "[mesh, prep]")},
+            "sim: depends: mesh, now mesh, prep.*step instance prep is new",
+        ),
         (
             {"change": lambda text: text.replace("load $(mesh.workspace)", "load -f $(mesh.workspace)")},
             r"- load \$\(MERLIN_WORKSPACE\)/mesh/mesh",
         ),
         ({"change": lambda text: text.replace("[X, Y]", "[Y, X]")}, "columns are Y, X"),
         (
-            {
-                "change": lambda text: (
-                    text.replace("$(X) $(Y)", "$(X) $(Y) $(P)")
-                    + "global.parameters: {P: {values: [1, 2], label: P.%%}}\n"
-                )
-            },
+            {"change": lambda text: text.replace("$(X) $(Y)", "$(X) $(Y) $(P)") + PARAMETERS},
             r"step instance sim is gone.*step instance sim/P.1 is new",
         ),
     ],
@@ -161,9 +162,23 @@ def test_a_spec_of_another_study_is_refused_and_the_difference_shown(spec_of, ch
     assert not (study.path / "extensions").exists()
 
 
-def test_who_runs_a_step_and_what_comes_after_the_data_set_may_change(spec_of):
+def test_a_difference_is_told_once_for_all_instances_of_a_step(spec_of):
+    def loading(num, load):
+        return spec_of(
+            num, change=lambda text: text.replace("$(Y)", "$(Y) $(P)").replace("load", load) + PARAMETERS
+        )
+
+    study = prepare_study(loading(20, "load"))
+    with pytest.raises(SpecError) as error:
+        extend(loading(30, "load -f"), study)
+    (told,) = error.value.diagnostics
+    assert "sim: cmd: " in told.message and "+ load -f $(MERLIN_WORKSPACE)/mesh/mesh" in told.message
+
+
+def test_who_runs_a_step_what_is_said_of_a_field_and_what_comes_after_the_data_set_may_change(spec_of):
     study = prepare_study(spec_of(20))
-    extension = extend(spec_of(30, report="look again at", queue="other"), study)
+    words = lambda text: text.replace("{file: out.json,", "{file: out.json, description: d, level: 3,")  # noqa: E731
+    extension = extend(spec_of(30, report="look again at", queue="other", change=words), study)
     assert extension.instance("report").command.startswith("look again at")
 
 
