@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from merlin.base.text import count
-from merlin.errors import ConfigError, ExecutionError, WorkspaceError, command_line
+from merlin.errors import ConfigError, ExecutionError, SamplesError, WorkspaceError, command_line
 from merlin.ledger.replay import replay
 from merlin.plan.failure_limits import limit_reached, with_max_failures
 from merlin.plan.plan import Plan
@@ -28,10 +28,17 @@ def refuse_running(studies: Iterable[Workspace]) -> None:
 
 
 def refuse_changed_samples(studies: Iterable[Workspace]) -> None:
-    """Raise WorkspaceError for changed samples now, before the first chunk is refused because of them."""
+    """Raise WorkspaceError for samples that are gone or have changed, before anything is reset because of a run."""
     for study in studies:
-        if study.samples_may_change:
+        if study.plan.samples is None:
+            continue
+        try:
             study.samples()
+        except (SamplesError, WorkspaceError) as error:
+            from merlin.workspace.used_samples import how_to_have_again  # with the spec's blocks
+
+            found = [f"{each.file}: {each.message}" for each in getattr(error, "diagnostics", ())]
+            raise WorkspaceError("; ".join([*(found or [str(error)]), *how_to_have_again(study)])) from error
 
 
 def refuse_failed_before(studies: Iterable[Workspace], max_failures: float | None = None) -> None:

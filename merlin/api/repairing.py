@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec import Struct
 
-from merlin.api.left_to_run import refuse_published
+from merlin.api.left_to_run import refuse_changed_samples, refuse_published
 from merlin.errors import ShardError, WorkspaceError, command_line
 from merlin.execution.repair import Repair, RepairResult, Watch
 from merlin.plan.plan import StepInstance
 from merlin.shards.format.manifest_file import DataSet, read_manifest
 from merlin.shards.proving.origin import find_aggregate
-from merlin.shards.proving.repair import lend, plan_repair, take_over
+from merlin.shards.proving.repair import lend, plan_repair, take_over, workspace_of_row
+from merlin.shards.proving.same_inputs import has_other_inputs
 from merlin.shards.proving.verify import VerifyReport
 from merlin.shards.recollecting.directory import MARK
 from merlin.workspace.directory import Workspace, members, open_workspace
@@ -105,12 +106,15 @@ def repair(
     `verify` checks it again, `watch` shows the samples that run again, `note` gets what a person should know.
 
     Raises:
-        WorkspaceError: the study runs just now, or its workspace is not known.
+        WorkspaceError: the study runs just now, its samples have changed, or its workspace is not known.
         ShardError, ExecutionError, LedgerError: it could not be finished; run the command again to go on.
     """
     home = find_home(directory, workspace, note)
-    for member in [] if home.study is None else members(home.study):
+    studies = [] if home.study is None else members(home.study)
+    for member in studies:
         refuse_published(member, note)
+    if studies:
+        _refuse_other_samples(directory, report, {member.member: member for member in studies})
     is_copy = home.place.resolve() != directory.resolve()
     if is_copy:
         lend(directory, home.place)
@@ -128,3 +132,22 @@ def repair(
         work.done.rebuilt |= set(take_over(home.place, directory))
         last = verify(directory)
     return last, work.done
+
+
+def _refuse_other_samples(directory: Path, report: VerifyReport, studies: Mapping[str, Workspace]) -> None:
+    """Raise WorkspaceError, before anything is reset, if rows would get other inputs than they were made of."""
+    if not report.has_manifest:
+        refuse_changed_samples(studies.values())
+        return
+    data = read_manifest(directory)
+    plan = plan_repair(data, report.problems)
+    for entry in data.shards:
+        has_lost = bool(((plan.rows >= entry.lo) & (plan.rows < entry.hi)).any())
+        study = studies.get(workspace_of_row(data, entry.lo))
+        if study is None or study.plan.samples is None or not (has_lost or entry.shard in plan.repack):
+            continue
+        refuse_changed_samples([study])
+        if has_other_inputs(data, entry, study):
+            raise WorkspaceError(
+                f"{study.path / study.plan.samples.file} has other values than {entry.file} was made of; put them back"
+            )

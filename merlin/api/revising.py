@@ -28,6 +28,7 @@ from merlin.ledger.resets import COLLECT_AGAIN, EDITED, resets, taken_from
 from merlin.ledger.segments import write_lineage
 from merlin.ledger.session import next_session
 from merlin.ledger.writer import LedgerWriter
+from merlin.plan.plan import Plan
 from merlin.plan.plan_io import plan_to_json
 from merlin.plan.revise_collection import PRESENT
 from merlin.plan.study_variables import runtime_variables
@@ -44,6 +45,7 @@ from merlin.workspace.directory import (
 from merlin.workspace.extend import LOCK_NAME as EXTEND_LOCK
 from merlin.workspace.holding import lock
 from merlin.workspace.new_samples import write_rows
+from merlin.workspace.prepare import with_samples_digest
 from merlin.workspace.provenance import find_provenance, write_provenance
 from merlin.workspace.revisions import (
     Move,
@@ -57,6 +59,7 @@ from merlin.workspace.revisions import (
     note_to_undo,
     write_note,
 )
+from merlin.workspace.samples import open_samples
 
 
 @contextmanager
@@ -130,24 +133,27 @@ def apply_update(update: Update) -> RevisionNote:
             absent.append(move.source)
     note = _note(update, moves, absent)
     with _as_it_was_if_it_fails(study):
+        plans = []
         for member in update.members:
             keep_present(member.workspace, study.plan.revision)
-            _prepare(update, member)
+            plans.append(_prepare(update, member))
         write_note(study, note)
-        begin_switch(study, update.members[0].plan, moves, note.members)
+        begin_switch(study, plans[0], moves, note.members)
     finish_switch(study.path)
     return note
 
 
-def _prepare(update: Update, member: MemberUpdate) -> None:
-    """Write everything of the revision that belongs to one workspace."""
+def _prepare(update: Update, member: MemberUpdate) -> Plan:
+    """Write everything of the revision that belongs to one workspace; returns its plan there."""
     workspace, plan = member.workspace, member.plan
     folder = revision_dir(workspace.info, update.number)
     folder.mkdir(parents=True, exist_ok=True)
     variables = runtime_variables(update.spec, workspace.path, workspace.root)
     write_provenance(update.spec, folder, variables, update.parameters)
     if member.rows is not None and plan.samples is not None:
-        write_rows(workspace.path / plan.samples.file, member.rows, 0)
+        file = workspace.path / plan.samples.file
+        write_rows(file, member.rows, 0)
+        plan = with_samples_digest(plan, open_samples(file, plan.samples.labels))
     ledger = ledger_of(workspace.info, update.number)
     ledger.mkdir(exist_ok=True)
     write_lineage(ledger, workspace.ledger_dir)
@@ -156,6 +162,7 @@ def _prepare(update: Update, member: MemberUpdate) -> None:
         about = {"revision": update.number, "base": workspace.plan.revision}
         writer.append(EventRecord(kind="updated", data=about), *_records(member, update.number))
     write_text(folder / PLAN_NAME, plan_to_json(plan))
+    return plan
 
 
 def _records(member: MemberUpdate, number: int) -> Iterator[RangeRecord | ChunkRecord]:

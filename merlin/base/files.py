@@ -22,7 +22,11 @@ Flush = Literal["all", "names", "nothing"]
 
 TEMPORARY_SUFFIX = ".tmp"
 _TEMPORARY = re.compile(r"\.[0-9a-f]{8}\.tmp(?=/|$)|\.tmp$")
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REMEDIES = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "allow larger files (ulimit -f unlimited)",
+}
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}  # a file system without hard links
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES}  # of some network file systems, for directories
@@ -247,9 +251,13 @@ def written_name(path: str | bytes) -> str:
 
 def file_error(error: OSError) -> str:
     """The file that could not be used, why, and what to do about it."""
-    what = error.strerror or str(error)
-    todo = "make room" if error.errno in _NO_ROOM else "mend that"
-    return f"{what}; {todo}" if error.filename is None else f"{written_name(error.filename)}: {what}; {todo}"
+    what = f"{error.strerror or error}; {remedy(error)}"
+    return what if error.filename is None else f"{written_name(error.filename)}: {what}"
+
+
+def remedy(error: OSError, otherwise: str = "mend that") -> str:
+    """What to do about a file that could not be used."""
+    return _REMEDIES.get(error.errno or 0, otherwise)
 
 
 def sync_path(path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +46,12 @@ def without(ranges: Iterable[Range], others: Iterable[Range]) -> list[Range]:
             at += 1
         out += [(lo, hi)] if lo < hi else []
     return out
+
+
+def touching(ranges: Sequence[Range], lo: int, hi: int) -> Sequence[Range]:
+    """Return those of some sorted ranges, none of which overlap, that have numbers of [lo, hi); not cut to it."""
+    first = bisect_right(ranges, lo, key=itemgetter(1))
+    return ranges[first : bisect_left(ranges, hi, lo=first, key=itemgetter(0))]
 
 
 def total(ranges: Iterable[Range]) -> int:

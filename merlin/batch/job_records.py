@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from merlin.base.files import write_text
-from merlin.base.records import FileFormat, as_kind, parsed, to_plain
+from merlin.base.records import FileFormat, as_kind, parsed_with_names, to_plain
 from merlin.batch.contract import Job, JobRequest
 from merlin.batch.jobs import SchedulerClient
 from merlin.batch.script import job_script
@@ -109,7 +109,7 @@ class JobRecords:
 
 def _read(path: Path) -> JobRecord:
     try:
-        data = parsed(path.read_bytes())
+        data = parsed_with_names(path.read_bytes())
         _FORMAT.require(data)
         return as_kind(data, JobRecord)
     except OSError as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 from merlin.base.text import duration, size
 from merlin.cli.output import is_terminal, remark, stderr_is_terminal
 
 LINE_EVERY_S = 5.0
+LATE_S = 2.0
 RATE_WINDOW_S = 10.0
 
 OnProgress = Callable[[int, int], None]  # done, in all
@@ -104,6 +105,31 @@ def progress_bar(label: str, unit: str, *, quiet: bool = False) -> Iterator[OnPr
             yield report
     else:
         yield _lines(label, unit)
+
+
+@contextmanager
+def late_progress(
+    label: str, unit: str, *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[OnProgress]:
+    """As `progress_bar`, for what is often short: a terminal shows nothing in the first seconds, nor at the end."""
+    if not stderr_is_terminal():
+        yield _lines(label, unit)
+        return
+    begin = clock()
+    shown: OnProgress | None = None
+    with ExitStack() as bar:
+
+        def report(done: int, total: int) -> None:
+            nonlocal shown
+            if done >= total:
+                bar.close()
+                shown = None
+            elif shown is None and clock() - begin >= LATE_S:
+                shown = bar.enter_context(_bar(label, unit))
+            if shown is not None:
+                shown(done, total)
+
+        yield report
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from merlin.plan.job_policy import job_request
 from merlin.plan.plan import StepInstance, StepKind
 from merlin.workspace.directory import Workspace
 
+MAX_LINES = 40  # of step instances
+
 
 def write_scripts(workspace: Workspace, *, as_json: bool) -> int:
     """Write all scripts, say where they are, and return the exit code."""
@@ -27,8 +29,10 @@ def write_scripts(workspace: Workspace, *, as_json: bool) -> int:
         print_json({"workspace": workspace.path, "scripts": written, "exit_code": 0})
     else:
         print(f"workspace {workspace.path}")
-        for id, num in written.items():
+        for id, num in list(written.items())[:MAX_LINES]:
             print(f"  {id}: {count(num, 'script')}")
+        if (hidden := len(written) - MAX_LINES) > 0:
+            print(f"  … and {count(hidden, 'more step instance')} (--json shows all)")
         print(f"dry run: {count(sum(written.values()), 'script')} written, nothing was run")
     return 0
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from merlin.api.left_to_run import has_work, why_nothing
@@ -40,6 +46,30 @@ def run_the_rest(workspace: Workspace, options: RunOptions) -> RunReport:
         remark(f"resume with: {command_line('restart', workspace.path)}")
         raise
     return report_of(workspace, summary)
+
+
+@contextmanager
+def resumable(workspace: Path) -> Iterator[None]:
+    """Say how to go on if a signal ends this process before the run takes over the signals."""
+    hint = f"resume with: {command_line('restart', workspace)}"
+
+    def end(number: int, frame: FrameType | None) -> None:
+        with suppress(OSError):  # the terminal is closed
+            os.write(2, f"{hint}\n".encode())
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    ours = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) == signal.SIG_DFL]
+    for n in ours:
+        signal.signal(n, end)
+    try:
+        yield
+    except KeyboardInterrupt:
+        remark(hint)
+        raise
+    finally:
+        for n in ours:
+            signal.signal(n, signal.SIG_DFL)
 
 
 def show_report(report: RunReport, *, names_workspace: bool = True) -> None:

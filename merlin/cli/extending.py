@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from merlin.api.extending import next_extension
 from merlin.base.text import count
 from merlin.cli.output import print_json, remark
+from merlin.cli.reading_samples import reading_shown
 from merlin.errors import command_line
 from merlin.plan.plan import Plan
 from merlin.status.snapshot import take_snapshot
@@ -28,7 +29,8 @@ def extend(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as_
     """
     study = open_root(path, remark, "--extend")
     studies = members(study)
-    made = next_extension(spec, options, study, only_new=only_new, note=remark)
+    with reading_shown():
+        made = next_extension(spec, options, study, only_new=only_new, note=remark)
     if made is None:
         sys.exit(_nothing_to_add(studies, as_json=as_json))
     _announce(studies, made)
@@ -43,7 +45,8 @@ def preview(spec: Spec, options: StudyOptions, path: Path, *, only_new: bool, as
     study = open_root(path, remark, "--extend")
     from merlin.workspace.extend import plan_extension
 
-    plan = plan_extension(spec, options, study, only_new=only_new)
+    with reading_shown():
+        plan = plan_extension(spec, options, study, only_new=only_new)
     if plan is None:
         sys.exit(_nothing_to_add(members(study), as_json=as_json))
     return plan

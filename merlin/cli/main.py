@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from merlin import __version__
-from merlin.base.files import written_name
+from merlin.base.files import remedy, written_name
 from merlin.base.processes import give_way
 from merlin.base.text import count
 from merlin.cli.lazy import LazyGroup
@@ -246,8 +246,13 @@ def _explain(error: MerlinError, args: Sequence[str], debug: bool) -> int:
         runs = _command_of(args) in _RUN
         _say(f"{count(num, 'error')}{'; nothing was run' if runs else ''}")
     else:
-        _say(f"error: {error}")
+        _say(f"error: {_with_notes(error)}")
     return error.exit_code
+
+
+def _with_notes(error: MerlinError) -> str:
+    """The message, and what was added to it on its way."""
+    return "; ".join((str(error), *getattr(error, "__notes__", ())))
 
 
 def _answer_program(args: Sequence[str], error: click.ClickException | MerlinError, code: int) -> None:
@@ -256,7 +261,7 @@ def _answer_program(args: Sequence[str], error: click.ClickException | MerlinErr
         return
     from merlin.cli.output import print_json
 
-    message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    message = error.format_message() if isinstance(error, click.ClickException) else _with_notes(error)
     diagnostics = {"diagnostics": error.diagnostics} if isinstance(error, SpecError | ConfigError) else {}
     print_json({"error": message, **diagnostics, "exit_code": code})
 
@@ -286,11 +291,12 @@ def _environment_failed(error: OSError, args: Sequence[str], debug: bool) -> int
     if debug:
         traceback.print_exception(error)
     where = f": {written_name(error.filename)}" if isinstance(error.filename, str | bytes) else ""
+    todo = "; ".join(getattr(error, "__notes__", ())) or remedy(error, "")
     try:
         sys.stdout.flush()
     except (OSError, AttributeError):
         _drop_stdout()  # it is stdout itself that fails
-    _say(f"error: {error.strerror}{where} (-lvl DEBUG shows more)")
+    _say(f"error: {error.strerror}{where}{todo and f'; {todo}'} (-lvl DEBUG shows more)")
     return 1
 
 

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 from merlin.base.text import cut
-from merlin.cli.output import console, flush, local_time, print_json, print_table
+from merlin.cli.output import console, flush, local_time, print_json, print_table, remark
+from merlin.errors import MissingExtraError
+from merlin.spec.notify_words import lacks_apprise
 from merlin.views.notifications import (
     Notifications,
     NotifyLine,
@@ -35,6 +37,8 @@ def show_notifications(path: Path, *, as_json: bool) -> int:
             for line in found.lines
         ]
         print_table(("entry", "when", "by", "to", "told last"), rows, right=("entry",))
+        if any(line.channel == "apprise" for line in found.lines) and lacks_apprise():
+            remark(str(MissingExtraError("apprise", "notify", "notifying by apprise")))
     return 0
 
 

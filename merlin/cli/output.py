@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from math import isfinite
 from pathlib import Path
 from shutil import get_terminal_size
@@ -18,7 +18,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from merlin.base.files import write_text
-from merlin.base.text import printable
+from merlin.base.text import count, printable
 from merlin.errors import UsageError
 
 MAX_WIDTH = 10_000
@@ -178,19 +178,39 @@ def _cell(value: object) -> str:
 
 
 def print_answer(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, as_json: bool, as_csv: bool
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    as_json: bool,
+    as_csv: bool,
+    first: Sequence[str] | None = None,
 ) -> None:
     """Print the answer to a query as JSON, CSV or a table; in JSON, infinity is the text "inf" or "-inf".
 
-    JSON has each name once: of two columns with the same name, the second is called NAME_1.
+    JSON has each name once: of two columns with the same name, the second is called NAME_1. With `first`, a terminal
+    shows the columns that it has room for, those among `first` before others.
     """
     if as_json:
         names = _distinct(columns)
         print(to_json([dict(zip(names, row, strict=True)) for row in rows], instead=str))
     elif as_csv:
         csv.writer(sys.stdout, lineterminator="\n").writerows([columns, *rows])
-    else:
+    elif first is None or not is_terminal():
         print_table(columns, rows)
+    else:
+        shown = _fitting(columns, rows, first)
+        print_table([columns[i] for i in shown], [[row[i] for i in shown] for row in rows])
+        if len(shown) < len(columns):
+            print(f"and {count(len(columns) - len(shown), 'more column')}: --out FILE, --csv or --json")
+
+
+def _fitting(columns: Sequence[str], rows: Sequence[Sequence[Any]], first: Sequence[str]) -> list[int]:
+    """The columns, at least one, that a line of the terminal has room for."""
+    widths = _widths(columns, [[_cell(value).splitlines() for value in row] for row in rows])
+    order = sorted(range(len(columns)), key=lambda i: columns[i] not in first)
+    ends = accumulate(widths[i] + 3 for i in order)
+    num = sum(end <= get_terminal_size().columns + 3 for end in ends)
+    return sorted(order[: max(1, num)])
 
 
 def _distinct(columns: Sequence[str]) -> list[str]:

@@ -11,6 +11,7 @@ from merlin.base.text import core_time, count, size
 from merlin.cli.extending import preview
 from merlin.cli.options import check_update, parse_assignments
 from merlin.cli.output import print_json, print_table, warn
+from merlin.cli.reading_samples import reading_shown
 from merlin.config.study_places import remembered
 from merlin.errors import Diagnostic, UsageError, command_line
 from merlin.execution.shell_syntax import syntax_findings
@@ -34,7 +35,8 @@ MAX_ROWS = 40  # of the table of step instances
 
 def show_problems(spec: Path, assignments: tuple[str, ...], options: StudyOptions, as_json: bool) -> int:
     """Print every problem of a spec; returns 2 if it cannot run, else 0."""
-    plan, diagnostics = check_study(spec, parse_assignments(assignments), options, _findings_before_start)
+    with reading_shown():
+        plan, diagnostics = check_study(spec, parse_assignments(assignments), options, _findings_before_start)
     num_errors = sum(d.severity == "error" for d in diagnostics)
     num_warnings = len(diagnostics) - num_errors
     summary: dict[str, Any] | None = None

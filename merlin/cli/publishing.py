@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from merlin.base.text import count
-from merlin.cli.output import flush
+from merlin.cli.output import flush, remark
 from merlin.config.load import find_config
 from merlin.config.model import Config
-from merlin.errors import UsageError, command_line
+from merlin.errors import ConfigError, UsageError, command_line
 
 if TYPE_CHECKING:
     from merlin.api.publishing import Published
@@ -25,7 +25,15 @@ def broker_for(target: Path, *, local: bool, num_workers: int | None) -> Config 
         ExecutionError: a server cannot be used; found out within ten seconds.
         UsageError: `num_workers` of a local run is given, and the run would not be local.
     """
-    config = None if local else find_config()
+    try:
+        config = None if local else find_config()
+    except ConfigError as error:
+        if error.diagnostics:
+            remark(
+                "the configuration cannot be used; to run on this machine alone, add --local; "
+                "to use another one: merlin config use FILE"
+            )
+        raise
     if config is None:
         return None
     if num_workers is not None:

@@ -34,7 +34,8 @@ def show_repair(report: VerifyReport, done: RepairResult) -> None:
         print(f"  rebuilt: {', '.join(sorted(done.rebuilt))}")
     if len(done.changed):
         print(
-            f"  WARNING: {_listed(done.changed)} gave other values than before; their simulation is not deterministic"
+            f"  WARNING: {_listed(done.changed)} gave other values than before: "
+            "their simulation is not deterministic, or what it reads or runs has changed"
         )
     if not done.digest_before:
         print(f"  content {done.digest_after}")

@@ -10,7 +10,7 @@ from typing import Any
 from merlin.base.text import count, duration, size, some_of
 from merlin.cli.display import progress_bar, spinner
 from merlin.cli.options import split_names
-from merlin.cli.output import print_json, print_table, remark
+from merlin.cli.output import print_json, print_table, remark, warn
 from merlin.shards.plot.canvas import require_matplotlib
 from merlin.train.lbann.emit import emit
 from merlin.train.results.evaluate import evaluate
@@ -169,6 +169,7 @@ def emit_command(config: Path, words: Sequence[str], out: Path, trust_code: bool
     """Write a run for LBANN."""
     with progress_bar("export to lbann", "samples", quiet=as_json) as report:
         done = emit(config, words, out, report, trust_code=trust_code)
+    warn(done.warnings)
     if as_json:
         print_json({"script": done.script, "files": done.files, "num_samples": done.num_samples})
         return

@@ -20,6 +20,7 @@ from merlin.views.live import AskServers, LiveStudy, live_study
 from merlin.workspace.directory import Workspace, shown_together
 
 BAR_WIDTH = 30
+MAX_FINISHED = 3  # extensions that have their steps shown
 OVER = ("new", "stopped", "failed", "finished")  # states in which nothing goes on
 _CB_FILLS = {"ok": "#", "failed": "X", "skipped": "/", "missing": "."}
 
@@ -45,7 +46,7 @@ def show_status(workspace: Workspace, *, as_json: bool, dump: Path | None, cb_he
     elif as_json:
         print_json(document)
     else:
-        _show([first, *added], cb_help=cb_help)
+        _show([first, *added], [member.plan.num_samples for member in members], cb_help=cb_help)
         _show_idle(studies)
 
 
@@ -56,7 +57,7 @@ def _flat(step: StepStatus) -> dict[str, Any]:
     return row | {f"eta_{name}": times.get(name) for name in ("low_s", "mid_s", "high_s")}
 
 
-def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
+def _show(snapshots: Sequence[Snapshot], nums_samples: Sequence[int], *, cb_help: bool) -> None:
     """Print the snapshot of a study, and those of its extensions below it."""
     first, *added = snapshots
     cb_help = cb_help or not can_show("".join(FILLS.values()))
@@ -64,7 +65,7 @@ def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
     print(f"{first.state_reason}\n" if first.state_reason else "")
     width = max((len(step.step) for each in snapshots for step in each.steps), default=4)
     _show_steps(first, width, cb_help)
-    for extension in added:
+    for extension in _without_many_finished(added, nums_samples[1:]):
         print(f"\n{Path(extension.workspace).relative_to(first.workspace)}  {extension.state}")
         print(f"{extension.state_reason}\n" if extension.state_reason else "")
         _show_steps(extension, width, cb_help)
@@ -81,6 +82,16 @@ def _show(snapshots: Sequence[Snapshot], *, cb_help: bool) -> None:
     for place in (place for each in snapshots for place in each.damage):
         print(f"the ledger is damaged: {place}; tasks whose outcome only stood there count as missing")
     show_advice(snapshots, totals)
+
+
+def _without_many_finished(added: Sequence[Snapshot], nums_samples: Sequence[int]) -> list[Snapshot]:
+    """The extensions to show one by one; prints a line for those that have finished, if they are many."""
+    finished = [num for num, each in zip(nums_samples, added, strict=True) if each.state == "finished"]
+    if len(finished) <= MAX_FINISHED:
+        return list(added)
+    tasks = count(sum(each.totals.ok for each in added if each.state == "finished"), "task")
+    print(f"\n{len(finished):,} extensions finished: {count(sum(finished), 'sample')}, {tasks} ok")
+    return [each for each in added if each.state != "finished"]
 
 
 def _show_steps(snapshot: Snapshot, width: int, cb_help: bool) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from merlin.base.text import count, some_of
-from merlin.cli.output import flush, print_json, print_table, remark
+from merlin.cli.output import flush, print_json, print_table, remark, warn
 from merlin.cli.train_display import choose_train_display, number
 from merlin.train.events import StopRequest
-from merlin.train.prepare import prepare
+from merlin.train.prepare import Prepared, prepare
 from merlin.train.run_directory import RunDirectory
 from merlin.train.whole_run import BaselineCheck, RankEnd, RunEnd, TrainRequest, train_as_rank, train_here
 
@@ -19,8 +19,10 @@ def check_only(request: TrainRequest, *, as_json: bool) -> int:
     facts = prepared.facts
     if as_json:
         config, begun = prepared.config.to_json(), prepared.run is not None
-        print_json({"valid": True, "config": config, "facts": facts, "begun": begun})
+        found = {"valid": True, "config": config, "facts": facts, "begun": begun}
+        print_json({**found, "diagnostics": prepared.warnings})
         return 0
+    warn(prepared.warnings)
     splits = ", ".join(f"{name} {num:,}" for name, num in facts.num_samples.items())
     print(f"{request.config}: valid")
     print(f"data    {facts.data_path} ({splits})")
@@ -45,7 +47,8 @@ def train_command(request: TrainRequest, *, as_json: bool) -> int:
     return _conclude(train_here(request, stop, _say_begun, choose_train_display), as_json=as_json)
 
 
-def _say_begun(run: RunDirectory) -> None:
+def _say_begun(run: RunDirectory, prepared: Prepared) -> None:
+    warn(prepared.warnings)
     remark(f"run {run.path}")
 
 

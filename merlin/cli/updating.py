@@ -18,6 +18,7 @@ from merlin.api.step_changes import StepChange, UpdateCost, UpdateFacts
 from merlin.api.updating import Update, UpdateOptions, plan_update
 from merlin.base.text import core_time, count
 from merlin.cli.output import can_ask, plain, print_json, print_table, remark, warn
+from merlin.cli.reading_samples import reading_shown
 from merlin.cli.running import Work, run_works, told
 from merlin.errors import UsageError, command_line
 from merlin.execution.conductor import RunOptions
@@ -75,7 +76,8 @@ def preview_update(
     """Print what `merlin run SPEC --update WORKSPACE` would do; `next_command` says how that is written."""
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
         study = open_root(path, remark, "--update")
-        update = plan_update(spec, options, study, how, Path(folder))
+        with reading_shown():
+            update = plan_update(spec, options, study, how, Path(folder))
         warn(import_warnings(spec, elsewhere=True))
         if as_json:
             print_json({**plain(UpdateFacts.of(update)), "exit_code": 0})
@@ -103,7 +105,8 @@ def update_study(
     study = open_root(path, remark, "--update")
     refuse_running(members(study))
     with tempfile.TemporaryDirectory(prefix="merlin-samples-") as folder:
-        update = plan_update(spec, options, study, how, Path(folder))
+        with reading_shown():
+            update = plan_update(spec, options, study, how, Path(folder))
         check(update)
         if not as_json:
             _show(update)
@@ -115,7 +118,8 @@ def update_study(
     end_on_workers(members(study), remark)
     with held(study):
         study = open_workspace(path)  # an update that was cut off may have been finished
-        update = plan_update(spec, options, study, how)
+        with reading_shown():
+            update = plan_update(spec, options, study, how)
         check(update)
         apply_update(update)
     back = command_line("history", study.path, "--undo")

@@ -12,7 +12,7 @@ from merlin.base.document.scalars import plain_scalar, typed
 from merlin.base.document.tree import Entry, parse
 from merlin.config.model import DEFAULT_PORTS, KIND_OF_NAME
 from merlin.config.places import POINTER_FILE, pointer_path
-from merlin.config.private_file import write_private
+from merlin.config.private_file import make_parent, write_private
 from merlin.errors import ConfigError, command_line
 
 _PLAIN = re.compile(r"(~/|[A-Za-z0-9_./])[A-Za-z0-9_./+@-]*")
@@ -65,10 +65,7 @@ def use(path: Path, env: Mapping[str, str], *, beside: bool = False) -> Path:
     With `beside`, that file is written beside `path`, where nobody reads it (upstream's `config --test`).
     """
     pointer = path.parent / POINTER_FILE if beside else pointer_path(env)
-    try:
-        pointer.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"the directory {pointer.parent} cannot be made: {error.strerror}") from error
+    make_parent(pointer)
     write_private(pointer, f"{path}\n")
     return pointer
 

@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 
 from merlin.base.files import create_text
-from merlin.config.places import KEY_FILE
+from merlin.config.places import KEY_FILE, home_remedy
 from merlin.errors import ConfigError
 
 KEY_BYTES = 32
@@ -40,8 +40,8 @@ def read_key(path: Path) -> bytes:
 
 def make_key(path: Path) -> bytes:
     """The key in `path`, made if there is none yet; of several processes that make it at once, one wins."""
-    if not path.exists():
-        if path.is_symlink():
+    if not os.path.exists(path):  # noqa: PTH110 - False in a directory of somebody else, too
+        if os.path.islink(path):  # noqa: PTH114
             raise ConfigError(
                 f"the key {path} is a link to {path.readlink()}, which does not exist\n"
                 f"  Put your key back there; or, if it is lost, remove the link (rm {shlex.quote(str(path))}), "
@@ -69,7 +69,7 @@ def _create(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             create_text(path, secrets.token_hex(KEY_BYTES) + "\n", mode=0o600)
     except OSError as error:
-        raise ConfigError(f"the key {path} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"the key {path} cannot be written: {error.strerror}{home_remedy(path)}") from error
 
 
 def _check_access(path: Path, status: os.stat_result) -> None:

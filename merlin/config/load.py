@@ -15,6 +15,7 @@ from merlin.config.places import (
     absolute,
     default_config_path,
     default_key_path,
+    home_remedy,
     pointer_path,
 )
 from merlin.config.private_file import check_ours
@@ -27,6 +28,7 @@ _HOW_TO = (
     "  A server that your site runs:      merlin config create, then edit the file it names\n"
     "  For one command:                   MERLIN_BROKER_URL=redis://:PASSWORD@HOST:6379/0"
 )
+_LOCALLY = "  Without servers, on this machine: add --local to merlin run, rerun or restart"
 
 
 def find_config(env: Mapping[str, str] = os.environ, *, cwd: Path | None = None) -> Config | None:
@@ -86,10 +88,7 @@ def find_config_path(
 
 def _chosen(path: Path, chooser: str, remedy: str) -> Path:
     if not path.is_file():
-        raise ConfigError(
-            f"{chooser} names {path}, which does not exist\n  {remedy}\n"
-            "  Without servers, on this machine: add --local to merlin run, rerun or restart"
-        )
+        raise ConfigError(f"{chooser} names {path}, which does not exist\n  {remedy}\n{_LOCALLY}")
     return path
 
 
@@ -99,9 +98,9 @@ def _read_pointer(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error}\n  Write it again: merlin config use FILE"
-        ) from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        remedy = home_remedy(path) or "\n  Write it again: merlin config use FILE"
+        raise ConfigError(f"{path} cannot be read: {reason}{remedy}\n{_LOCALLY}") from error
 
 
 def _from_urls(env: Mapping[str, str]) -> Config:

@@ -26,6 +26,14 @@ def merlin_home(env: Mapping[str, str]) -> Path:
     return home(env) / ".merlin"
 
 
+def home_remedy(path: Path) -> str:
+    """What to do if a file in ~/.merlin cannot be used because the home is somebody else's; "" if it is not that."""
+    folder = path.parent
+    if folder.name != ".merlin" or os.access(folder, os.W_OK | os.X_OK):
+        return ""
+    return f"\n  Make {folder} yours, or name another home: export HOME=DIR"
+
+
 def pointer_path(env: Mapping[str, str]) -> Path:
     return merlin_home(env) / POINTER_FILE
 

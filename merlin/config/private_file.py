@@ -6,7 +6,17 @@ import os
 from pathlib import Path
 
 from merlin.base.files import write_text
+from merlin.config.places import home_remedy
 from merlin.errors import ConfigError
+
+
+def make_parent(path: Path) -> None:
+    """Make the directory of a file, of mode 0700 if it is new. Raises ConfigError if that is impossible."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{error.strerror}{home_remedy(path)}"
+        raise ConfigError(f"the directory {path.parent} cannot be made: {reason}") from error
 
 
 def write_private(path: Path, text: str) -> None:
@@ -14,7 +24,7 @@ def write_private(path: Path, text: str) -> None:
     try:
         write_text(path, text, mode=0o600)
     except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+        raise ConfigError(f"{path} cannot be written: {error.strerror}{home_remedy(path)}") from error
 
 
 def check_ours(path: Path, remedy: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from merlin.base.records import as_kind, parsed, to_plain
+from merlin.base.records import as_kind, parsed_with_names, to_plain
 from merlin.config.places import merlin_home
 from merlin.config.private_file import write_private
 from merlin.errors import ConfigError
@@ -62,9 +62,16 @@ def remembered_folders(env: Mapping[str, str]) -> list[Path]:
 
 
 def _write(noted: _Noted, env: Mapping[str, str]) -> None:
+    path = _file(env)
     with suppress(OSError, ConfigError):
-        merlin_home(env).mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(_file(env), json.dumps(to_plain(noted), indent=1) + "\n")
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            _found(path)
+        except FileNotFoundError:
+            pass
+        except ValueError:  # damaged: nothing of it is in `noted`
+            path.replace(path.with_name(f"{path.name}.bak"))
+        write_private(path, json.dumps(to_plain(noted), indent=1) + "\n")
 
 
 def _file(env: Mapping[str, str]) -> Path:
@@ -78,7 +85,14 @@ def _key(spec: Path) -> str:
 def _read(env: Mapping[str, str]) -> _Noted:
     """What is noted; nothing, if the file is damaged or of another version."""
     try:
-        noted = as_kind(parsed(_file(env).read_bytes()), _Noted)
-    except (OSError, ValueError):
+        return _found(_file(env))
+    except (OSError, ValueError, ConfigError):
         return _Noted()
-    return noted if noted.format == FORMAT else _Noted()
+
+
+def _found(path: Path) -> _Noted:
+    """What the file says. Raises OSError, ValueError if it is damaged, ConfigError if it is of another version."""
+    data = parsed_with_names(path.read_bytes())
+    if isinstance(data, dict) and data.get("format", FORMAT) != FORMAT:
+        raise ConfigError(f"{path} is of another version of Merlin")
+    return as_kind(data, _Noted)

@@ -18,6 +18,7 @@ from merlin.base.records import to_plain
 from merlin.errors import ExecutionError
 from merlin.execution.wire import received
 from merlin.ledger.collect_again import to_collect_again
+from merlin.ledger.lost_outcomes import resets_after_loss, told
 from merlin.ledger.records import RESET, EventRecord, RangeRecord, Record
 from merlin.ledger.replay import Replay, replay
 from merlin.ledger.resets import resets
@@ -131,11 +132,13 @@ class Conductor:
         self._unwritten: list[Record] = []
         self._replay: Replay | None = None
 
-    def open(self, options: RunOptions, num_workers: int) -> None:
-        """Read the ledger and decide what must run."""
+    def open(self, options: RunOptions, num_workers: int) -> str:
+        """Read the ledger and decide what must run; returns a line for the user if the ledger has lost outcomes."""
         plan, found = self._workspace.plan, self.read()
-        if options.again:
-            self._ledger.append(*resets(options.again.to_reset(plan, found.outcomes)))  # all or none
+        after_loss = resets_after_loss(found, plan)
+        if options.again or after_loss:
+            again = resets(options.again.to_reset(plan, found.outcomes))
+            self._ledger.append(*again, *after_loss)  # all or none
             self.read()
         if options.only is not None:
             plan = restrict(plan, options.only)
@@ -150,6 +153,7 @@ class Conductor:
         )
         self.scheduler.know_durations(durations_of(found, plan))
         self.flush()
+        return told(after_loss)
 
     def read(self) -> Replay:
         """The ledger as it is now."""

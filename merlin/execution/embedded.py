@@ -114,7 +114,7 @@ class _Run:
             self._start_workers()
         else:
             self._servers.of(self._workspace.plan)
-        self._conductor.open(self._options, self._num_workers)
+        about_ledger = self._conductor.open(self._options, self._num_workers)
         if self._servers is not None:
             self._start_workers()
         self._scheduler = self._conductor.scheduler
@@ -126,6 +126,8 @@ class _Run:
         )
         self._notices.start(since=time.time())
         self.observer.started(self._workspace.plan, self._progress())
+        if about_ledger:
+            self.observer.note(about_ledger)
         try:
             while self._workers or not self._is_over():
                 self._step()

@@ -117,6 +117,7 @@ class ChunkJournal:
         if hi > lo:
             asked = self._ask_permission()
             self._collect(lo, hi, outputs)
+            self._workspace.require_there()  # else outputs have gone where nobody looks for them
             if time.monotonic() - asked > PERMISSION_S:
                 self._ask_permission()
             self._commit(lo, hi)

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from merlin.base.files import file_error
 from merlin.errors import ExecutionError, MerlinError
 from merlin.execution.assignment import Assignment
 from merlin.execution.functions import TAIL_CHARS, FunctionRunner
@@ -92,7 +93,7 @@ class ChunkRunner:
                 return self._run_one_by_one(instance, chunk, journal)
         except OSError as error:
             raise machine_error(error) or ExecutionError(
-                f"step {instance.id}: {error.strerror}: {error.filename or ''}"
+                f"step {instance.id}: {file_error(error)}"
             ) from error
 
     def _journal(

@@ -32,12 +32,13 @@ from merlin.ledger.records import (
     RangeRecord,
     Record,
 )
-from merlin.ledger.signature import signature_of
+from merlin.ledger.signature import normalise, signature_of
 from merlin.plan.tasks import NO_OUTCOME, Outcome
 
 TAILS_PER_CAUSE = 3  # in one record
 TAILS_PER_WRITER = 20  # of one cause of one step instance, over all records of a writer
-MAX_CAUSES = 256  # different causes in one record; the others are counted under OTHER
+MAX_CAUSES = 256  # different causes in one record; after these, causes that differ only in values share one
+MAX_KINDS = 512  # causes in one record with those shared ones; the others are counted under OTHER
 OTHER = ("other causes", "")
 
 _DTYPES: dict[BlockId, np.dtype[Any]] = {
@@ -162,14 +163,8 @@ def _exit_codes(record: ChunkRecord) -> Array | None:
 
 def _failure_blocks(record: ChunkRecord, budget: TailBudget) -> list[BlockData]:
     failures = sorted(record.failures, key=lambda f: f.task)
-    table: dict[Cause, int] = {}
-    causes: list[Cause] = []
-    for failure in failures:
-        cause = (failure.cause[:MAX_CAUSE_CHARS], signature_of(failure.tail))
-        if cause not in table and len(table) >= MAX_CAUSES:
-            cause = OTHER
-        table.setdefault(cause, len(table))
-        causes.append(cause)
+    causes = _causes(failures)
+    table = {cause: index for index, cause in enumerate(dict.fromkeys(causes))}
     tasks = np.array([f.task - record.lo for f in failures], np.uint32)
     blocks: list[BlockData] = []
     if not np.array_equal(tasks, np.flatnonzero(np.asarray(record.outcomes) == Outcome.FAILED)):
@@ -181,6 +176,31 @@ def _failure_blocks(record: ChunkRecord, budget: TailBudget) -> list[BlockData]:
         tails = json.dumps([[f.task - record.lo, f.tail[-MAX_TAIL_CHARS:]] for f in kept])
         blocks.append((BlockId.TAILS, Encoding.RAW, zlib.compress(tails.encode(), 6)))
     return blocks
+
+
+def _causes(failures: list[Failure]) -> list[Cause]:
+    """The cause of each failure, without its values after many of the same kind."""
+    known: dict[Cause, int] = {}  # with the exit code of the first
+    kinds: set[tuple[str, str, int]] = set()
+    causes: list[Cause] = []
+    for failure in failures:
+        cause = (failure.cause[:MAX_CAUSE_CHARS], signature_of(failure.tail))
+        if cause not in known and len(known) >= MAX_CAUSES:
+            kinds = kinds or {_kind(each, code) for each, code in known.items()}
+            kind = _kind(cause, failure.exit_code)
+            if kind in kinds:
+                cause = kind[:2]
+            elif len(known) < MAX_KINDS:
+                kinds.add(kind)
+            else:
+                cause = OTHER
+        known.setdefault(cause, failure.exit_code)
+        causes.append(cause)
+    return causes
+
+
+def _kind(cause: Cause, exit_code: int) -> tuple[str, str, int]:
+    return normalise(cause[0]), cause[1], exit_code
 
 
 def _json_block(block: BlockId, value: object) -> BlockData:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 
-from merlin.base.files import sync_path
+from merlin.base.files import remedy, sync_path
 from merlin.errors import LedgerError
 from merlin.ledger.format import SUFFIX, SegmentHeader, Writer, encode_payload, frame
 from merlin.ledger.records import Record
@@ -92,9 +92,8 @@ class LedgerWriter:
         except OSError as e:
             self._undo()
             e.filename = str(self.path)
-            full = e.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            what = "the disk is full" if full else e.strerror
-            hint = "; free some space, then run merlin restart" if full else ""
+            what = "the disk is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else e.strerror
+            hint = f"; {todo}, then run merlin restart" if (todo := remedy(e, "")) else ""
             raise LedgerError(f"cannot append to the ledger segment {self.path}: {what}{hint}") from e
         self._end += len(data)
 

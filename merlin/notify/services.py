@@ -16,7 +16,7 @@ def send(to: Sequence[str], message: Message, environment: Mapping[str, str], li
     try:
         import apprise
     except ImportError as error:
-        raise MissingExtraError("apprise", "notify", "notifications by apprise") from error
+        raise MissingExtraError("apprise", "notify", "notifying by apprise") from error
     logging.getLogger("apprise").propagate = False  # what it says is part of the error
     for address in to:
         service = apprise.Apprise()

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from merlin.base.document.scalars import Problem
-from merlin.base.document.tokens import find_tokens, substitute
+from merlin.base.document.tokens import find_tokens, substitute, substitute_in_names
 from merlin.base.text import path_safe
 from merlin.errors import ExecutionError, SpecError
 from merlin.plan.aggregates import plan_aggregate
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MANIFEST_SUFFIX = ".manifest"
 _NO_LAUNCHERS = Launchers()
+# The task's directory in upstream, where $(WORKSPACE) is the step's.
+_TASK_IN_UPSTREAM = "$(WORKSPACE)/$(MERLIN_SAMPLE_PATH)"
 
 
 def make_plan(
@@ -248,6 +250,8 @@ class _Planner(Struct):
         def script(text: str) -> str:
             text = declare_vlauncher(fill(text), common.resources, shell)
             text = "\n".join([*sources, text])
+            if common.per_sample:
+                text = text.replace(_TASK_IN_UPSTREAM, "$(WORKSPACE)")
             try:
                 return fill_launchers(text, common.resources, self.launchers)
             except ValueError as error:
@@ -280,7 +284,8 @@ class _Planner(Struct):
 
         def fill(text: str) -> str:
             mapping = known
-            refers = {t.name for t in find_tokens(text) if t.name.endswith(".workspace")} - known.keys()
+            tokens = find_tokens(substitute_in_names(text, known))
+            refers = {t.name for t in tokens if t.name.endswith(".workspace")} - known.keys()
             if refers:
                 mapping = {**known, **{name: self._workspace_of(needs, combo, name) for name in refers}}
             return substitute(text, mapping)

@@ -139,7 +139,7 @@ class SamplesInfo(Struct, frozen=True, kw_only=True):
     labels: tuple[str, ...]  # column_labels
     level_max_dirs: int = 25
     first: int = 0  # the samples of an extension follow those that were there before
-    # of the rows, if the file lies outside of the workspace: it may get more rows, but the old ones must stay
+    # of the rows: the file may get more, but the old ones must stay; "" in earlier plans, if it was in the workspace
     digest: str = ""
     stamp: str = ""  # of that file: while it stays the same, the rows need no check
     room: int = 0  # samples that the directories are laid out for, if there were more in an earlier revision

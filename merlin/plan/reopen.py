@@ -52,18 +52,21 @@ def reopen_failed(
 
 
 def reopen(
-    plan: Plan, outcomes: Mapping[str, RunMap], chosen: Mapping[str, list[Range]]
+    plan: Plan,
+    outcomes: Mapping[str, RunMap],
+    chosen: Mapping[str, list[Range]],
+    stale: Mapping[str, list[Range]] | None = None,
 ) -> dict[str, list[Range]]:
     """The chosen tasks and what follows from them: sorted ranges per instance, all with an outcome.
 
-    A chosen task that ended ok makes again what it made before, so what ran on it stays.
+    A chosen task that ended ok makes again what it made before, so what ran on it stays. A `stale` one does not.
     """
     reopening = _Reopening({instance.id: instance for instance in plan.instances}, outcomes)
     for instance in plan.instances:
         if instance.id in outcomes:
-            stale = merged(reopening.stale_targets(instance))
-            follows = [*chosen.get(instance.id, ()), *reopening.other_targets(instance), *stale]
-            reopening.note(instance, merged(follows), stale)
+            found = merged([*reopening.stale_targets(instance), *(stale or {}).get(instance.id, ())])
+            follows = [*chosen.get(instance.id, ()), *reopening.other_targets(instance), *found]
+            reopening.note(instance, merged(follows), found)
     return reopening.opened
 
 

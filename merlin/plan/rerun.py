@@ -44,7 +44,7 @@ def with_downstream(
         ranges = list(chosen.get(target.id, ()))
         for edge in target.edges:
             for lo, hi in again.get(edge.source, ()):
-                ranges += _dependants(target, edge.kind, instances[edge.source], lo, hi)
+                ranges += dependants(target, edge.kind, instances[edge.source], lo, hi)
         found = merged(ranges)
         if outcomes is not None:
             have = outcomes[target.id]
@@ -54,7 +54,7 @@ def with_downstream(
     return again
 
 
-def _dependants(target: StepInstance, kind: str, source: StepInstance, lo: int, hi: int) -> list[Range]:
+def dependants(target: StepInstance, kind: str, source: StepInstance, lo: int, hi: int) -> list[Range]:
     """The tasks of the target that depend on tasks [lo, hi) of the source."""
     if kind == "same":
         return [(lo, hi)]

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from merlin.base.ranges import Range
 from merlin.plan.tasks import NO_OUTCOME
 
+_BLOCK = 2048  # most runs in one
+
 
 class RunMap:
     """Maps every integer in [0, size) to a small integer, `default` until it is set.
@@ -16,12 +18,13 @@ class RunMap:
     [(0, 2, 255), (2, 5, 0), (5, 6, 255)]
     """
 
-    __slots__ = ("_starts", "_values", "size")
+    __slots__ = ("_blocks", "_firsts", "size")
 
     def __init__(self, size: int, default: int = NO_OUTCOME) -> None:
         self.size = size
-        self._starts: list[int] = [0] if size else []
-        self._values: list[int] = [default] if size else []
+        # the starts and the values of neighbouring runs: a change moves those of one block, and not of all runs
+        self._blocks: list[tuple[list[int], list[int]]] = [([0], [default]) if size else ([], [])]
+        self._firsts = [0]  # the first start of each block
 
     @classmethod
     def from_runs(cls, size: int, runs: Iterable[tuple[int, int, int]]) -> RunMap:
@@ -44,7 +47,8 @@ class RunMap:
         if at < size and last != NO_OUTCOME:
             starts.append(at)
             values.append(NO_OUTCOME)
-        made._starts, made._values = starts, values
+        if starts:
+            made._put(0, 0, starts, values)
         return made
 
     def set(self, lo: int, hi: int, value: int) -> None:
@@ -53,7 +57,9 @@ class RunMap:
             raise ValueError(f"[{lo}, {hi}) is not inside [0, {self.size})")
         if lo == hi:
             return
-        starts, values = self._starts, self._values
+        i = max(0, bisect_left(self._firsts, lo) - 1)  # the block of the task before lo
+        j = bisect_right(self._firsts, hi) - 1  # the block of hi
+        starts, values = self._blocks[i] if i == j else self._joined(i, j)
         first = bisect_left(starts, lo)  # first run that starts at or after lo
         last = bisect_right(starts, hi) - 1  # the run that holds hi (or starts at it)
         new_starts, new_values = [], []
@@ -71,25 +77,44 @@ class RunMap:
             end = len(starts)
         starts[first:end] = new_starts
         values[first:end] = new_values
+        if i < j or len(starts) > _BLOCK:
+            self._put(i, j, starts, values)
+
+    def _joined(self, i: int, j: int) -> tuple[list[int], list[int]]:
+        """The starts and values of blocks i to j, in new lists."""
+        blocks = self._blocks[i : j + 1]
+        return [s for starts, _ in blocks for s in starts], [v for _, values in blocks for v in values]
+
+    def _put(self, i: int, j: int, starts: list[int], values: list[int]) -> None:
+        """Replace blocks i to j by blocks of these runs that are half full."""
+        step = _BLOCK // 2
+        cuts = range(0, len(starts), step)
+        self._blocks[i : j + 1] = [(starts[k : k + step], values[k : k + step]) for k in cuts]
+        self._firsts[i : j + 1] = starts[::step]
 
     def __getitem__(self, i: int) -> int:
         if not 0 <= i < self.size:
             raise IndexError(i)
-        return self._values[bisect_right(self._starts, i) - 1]
+        starts, values = self._blocks[bisect_right(self._firsts, i) - 1]
+        return values[bisect_right(starts, i) - 1]
 
     def runs(self, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Yield (lo, hi, value) runs that cover [lo, hi) exactly, in order."""
         hi = self.size if hi is None else hi
         if lo >= hi:
             return
-        i = bisect_right(self._starts, lo) - 1
+        k = bisect_right(self._firsts, lo) - 1
         at = lo
         while at < hi:
-            end = self._starts[i + 1] if i + 1 < len(self._starts) else self.size
-            end = min(end, hi)
-            yield at, end, self._values[i]
-            at = end
-            i += 1
+            starts, values = self._blocks[k]
+            k += 1
+            stop = self._firsts[k] if k < len(self._firsts) else self.size
+            for i in range(bisect_right(starts, at) - 1, len(starts)):
+                end = starts[i + 1] if i + 1 < len(starts) else stop
+                yield at, min(end, hi), values[i]
+                at = end
+                if at >= hi:
+                    break
 
     def ranges(self, values: Iterable[int], lo: int = 0, hi: int | None = None) -> list[Range]:
         """Maximal ranges in [lo, hi) whose value is one of `values`."""
@@ -104,8 +129,8 @@ class RunMap:
         return out
 
     def columns(self) -> tuple[list[int], list[int]]:
-        """The starts of all runs, and their values; for those who count with arrays. Nobody may change the lists."""
-        return self._starts, self._values
+        """The starts of all runs, and their values; for those who count with arrays."""
+        return self._joined(0, len(self._blocks) - 1)
 
     def counts(self) -> dict[int, int]:
         """Number of tasks per value."""

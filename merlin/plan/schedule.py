@@ -312,7 +312,7 @@ class Scheduler:
             chunk = state.requeue.popleft()
         else:
             num_left = state.num[READY] + state.num[WAITING]
-            size = state.sizer.next_size(num_left, self.num_workers, self.least_s)
+            size = state.sizer.next_size(num_left, self.num_workers, self.least_s, state.num_elsewhere)
             chunk = cut(state, size, self.first_attempt)
         for a, b in pieces_of(chunk):
             state.move(a, b, RUNNING)

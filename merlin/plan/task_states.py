@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from msgspec import Struct, field
 
 from merlin.errors import ExecutionError
-from merlin.plan.chunking import ChunkSizer
+from merlin.plan.chunking import ChunkSizer, StepPace
 from merlin.plan.durations import Durations
 from merlin.plan.fit import Need, need_of
 from merlin.plan.job_policy import JobPolicy, job_policy
@@ -97,6 +97,12 @@ class SourceGroup:
         return any(s.num_passing for s in self.sources)
 
 
+class QueueReady(Struct):
+    """What the workers of a queue could run now, of all step instances."""
+
+    num: int = 0  # tasks in the state READY
+
+
 class InstanceState(Struct):
     """One step instance while the study runs."""
 
@@ -107,6 +113,7 @@ class InstanceState(Struct):
     tasks: RunMap
     num: dict[int, int]  # tasks per state
     durations: Durations  # of the tasks of its step
+    queue_ready: QueueReady  # of its queue
     jobs: JobPolicy | None = None  # its chunks become batch jobs; None: workers run them
     cursor: int = 0  # no task below it is ready
     collect_only: RunMap | None = None  # where the values of tasks lie that are only collected: `FROM_FILES`
@@ -124,6 +131,11 @@ class InstanceState(Struct):
     def need_s(self) -> float:
         """The seconds that a worker must have left to start a task; 0 if not known."""
         return self.durations.need_s()
+
+    @property
+    def num_elsewhere(self) -> int:
+        """Tasks of other instances that the workers of its queue could run now."""
+        return self.queue_ready.num - self.num[READY]
 
     @property
     def continues(self) -> bool:
@@ -161,9 +173,11 @@ class InstanceState(Struct):
 
     def move(self, lo: int, hi: int, state: int) -> None:
         """Put [lo, hi) into `state` and keep the counts."""
+        num_ready = self.num[READY]
         for a, b, old in self.tasks.runs(lo, hi):
             self.num[old] -= b - a
         self.num[state] += hi - lo
+        self.queue_ready.num += self.num[READY] - num_ready
         self.tasks.set(lo, hi, state)
         if state == READY and lo < self.cursor:
             self.cursor = lo
@@ -179,6 +193,8 @@ def build_states(
     states: dict[str, InstanceState] = {}
     depth: dict[str, int] = {}
     durations = {instance.step: Durations(instance) for instance in plan.instances}
+    paces = {instance.step: StepPace() for instance in plan.instances}
+    ready = {instance.queue: QueueReady() for instance in plan.instances}
     for index, instance in enumerate(plan.instances):
         depth[instance.id] = 1 + max((depth[e.source] for e in instance.edges), default=-1)
         gathers = instance.kind in (StepKind.AGGREGATE, StepKind.MANIFEST)
@@ -188,11 +204,12 @@ def build_states(
             instance=instance,
             need=need_of(instance),
             rank=(-int(gathers), -depth[instance.id], index),
-            sizer=ChunkSizer(instance, None if jobs is None else jobs.tasks_per_job),
+            sizer=ChunkSizer(instance, None if jobs is None else jobs.tasks_per_job, paces[instance.step]),
             jobs=jobs,
             tasks=tasks,
             num=dict.fromkeys(STATE_NAMES, 0) | tasks.counts(),
             durations=durations[instance.step],
+            queue_ready=ready[instance.queue] if jobs is None else QueueReady(),
             cursor=instance.num_tasks,
             collect_only=(collect_only or {}).get(instance.id),
         )

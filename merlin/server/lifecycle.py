@@ -137,7 +137,14 @@ def restart(folder: Folder) -> Status:
 
 @contextmanager
 def _locked(folder: Folder) -> Iterator[None]:
-    """Hold the lock on the directory, which is made if it is missing."""
+    """Hold the lock on the directory, which is made if it is missing. Raises ConfigError if it cannot be."""
+    try:
+        str(folder.path).encode()
+    except UnicodeEncodeError:
+        raise ConfigError(
+            f"{folder.path} is not UTF-8 text, and the files of a server, which name it, are\n"
+            "  Choose another directory: merlin server start --dir DIR"
+        ) from None
     if not folder.exists:
         make_private_dir(folder.path)
     with locked(folder.path, wait=True):

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from merlin.base.processes import boot_id, start_ticks
-from merlin.base.records import as_kind, parsed
+from merlin.base.records import as_kind, parsed_with_names
 from merlin.config.private_file import write_private
 
 FORMAT = 1
@@ -56,7 +56,7 @@ def write_record(record: ServerRecord, path: Path) -> None:
 def read_record(path: Path) -> ServerRecord | None:
     """The record; None if there is none or it cannot be understood."""
     try:
-        data = parsed(path.read_bytes())
+        data = parsed_with_names(path.read_bytes())
         return as_kind(data, ServerRecord) if data.pop("format") == FORMAT else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

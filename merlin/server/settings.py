@@ -51,7 +51,16 @@ def _users(users: dict[str, str]) -> dict[str, str]:
     return users
 
 
+def _path(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Problem(f"{shown(text)} is not UTF-8 text, and the files of a server are") from None
+    return text
+
+
 FileName = Annotated[Text, AfterValidator(_file_name)]
+PathText = Annotated[Text, AfterValidator(_path)]
 
 
 class Settings(Block):
@@ -66,8 +75,8 @@ class Settings(Block):
     # 0 until a free one is chosen at the first start
     port: Annotated[int, BeforeValidator(lambda value: to_int(value, 0, 65535))] = 0
     port_is_fixed: Flag = False  # False: another free port is chosen if this one is taken
-    password_file: Text = ""  # "": redis.pass
-    data_dir: Text = ""  # "": data
+    password_file: PathText = ""  # "": redis.pass
+    data_dir: PathText = ""  # "": data
     # how often the append-only file is forced to the disk
     append_sync: Literal["everysec", "always", "no"] = "everysec"
     append_file: FileName = "appendonly.aof"

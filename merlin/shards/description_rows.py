@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 from msgspec import Struct
@@ -11,10 +13,11 @@ from msgspec.structs import replace
 
 from merlin.base.text import size
 from merlin.shards.describe import DataSetDescription, FieldFacts
-from merlin.shards.format.manifest_file import ColumnInfo, FieldInfo
+from merlin.shards.format.manifest_file import ColumnInfo, FieldInfo, PartInfo
 from merlin.shards.format.statistics import Statistics
 
 NUMBERS = ("min", "mean", "max", "std")
+MAX_EXTENSIONS = 3  # that lack nothing and have a line each
 NO_NUMBERS = ("",) * len(NUMBERS)
 
 Write = Callable[[float], str]  # writes a number for people
@@ -150,11 +153,25 @@ def provenance(facts: DataSetDescription) -> list[tuple[str, str]]:
         ("seed", study.get("seed") or None),  # 0 if nobody gave one
         ("planned", study.get("created")),
         ("finished", study.get("finished")),
-        *(
-            (part.workspace, f"{part.counts}, finished {part.study.get('finished', '')}")
-            for part in facts.extensions
-        ),
+        *_extensions(facts.extensions),
         ("content digest", facts.data.content_digest),
         ("path", facts.data.directory),
     ]
     return [(label, str(value)) for label, value in known if value not in (None, "")]
+
+
+def _extensions(parts: Sequence[PartInfo]) -> Iterator[tuple[str, str]]:
+    """A line for each extension; one for all that lack no sample, if there are many."""
+    rest: list[PartInfo] = []
+    whole: list[PartInfo] = []
+    for part in parts:
+        lacks = part.counts.failed or part.counts.skipped or part.counts.missing
+        (rest if lacks else whole).append(part)
+    if len(whole) <= MAX_EXTENSIONS:
+        rest, whole = list(parts), []
+    if whole:
+        times = sorted(str(part.study.get("finished", "")) for part in whole)
+        counts = reduce(add, (part.counts for part in whole))
+        yield f"{len(whole)} extensions", f"{counts}, finished {times[0]} to {times[-1]}"
+    for part in rest:
+        yield part.workspace, f"{part.counts}, finished {part.study.get('finished', '')}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Generic, Self, TypeVar
 
-from merlin.base.files import write_text
+from merlin.base.files import remedy, write_text
 from merlin.base.locks import LockTaken, locked
 from merlin.base.records import as_kind, parsed, to_plain
 from merlin.errors import ShardError, UsageError
@@ -55,6 +55,10 @@ class UnfinishedDirectory(Generic[Item]):
             with suppress(OSError):  # the directory cannot be read, or is not empty
                 if all(path == self.folder for path in self.directory.iterdir()):
                     self.remove_record()
+                elif isinstance(error, OSError) and not hasattr(error, "__notes__"):
+                    error.add_note(
+                        f"{remedy(error)}, then give the same command again: finished files are kept"
+                    )
                 if self._is_new:
                     self.directory.rmdir()
         self._open.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import yaml
 from msgspec import Struct
@@ -71,21 +71,18 @@ def with_block(tree: Entry, name: str, content: dict[str, Entry]) -> Entry:
 def expand(tree: Entry, findings: Findings) -> Expansion:
     """Fill the variables of env into the complete tree."""
     raw, entries = _raw_variables(tree, findings)
-    resolved = resolve_variables(raw)
+    taken = {*RESERVED, *tree.get("global.parameters").mapping, *column_labels(tree)}
+    resolved = resolve_variables(_with_capitals(raw, taken))
     for cycle in resolved.cycles:
-        entry = entries.get(cycle[0], tree)
+        entry = next(entries[name] for name in cycle if name in entries)
         message = f"variable {cycle[0]} refers to itself: {' -> '.join(cycle)}"
         hint = "give one of them a value of its own"
         findings.error(entry.place, message, text=entry.text, hint=hint, code="variable-cycle")
     known = resolved.values
     if is_of_maestro(tree):  # $(OUTPUT_PATH) stays: it is not what the variable says
-        known = resolve_variables({name: raw[name] for name in raw if name != OUTPUT_PATH}).values
-    values = dict(known)
-    taken = {*tree.get("global.parameters").mapping, *column_labels(tree)}
-    for name, value in known.items():
-        if name.upper() not in taken and name.upper() not in RESERVED:
-            values.setdefault(name.upper(), value)  # upstream knows variables by their capitals
-    expanded = _expand(tree, values, findings)
+        others = {name: raw[name] for name in raw if name != OUTPUT_PATH}
+        known = resolve_variables(_with_capitals(others, taken)).values
+    expanded = _expand(tree, known, findings)
     values_of_env = {**resolved.values, **known}
     if not resolved.cycles:
         expanded = _write_back(expanded, values_of_env)
@@ -94,7 +91,16 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
         for name, value in values_of_env.items()
         if name in entries
     }
-    return Expansion(expanded, values, variables)
+    return Expansion(expanded, known, variables)
+
+
+def _with_capitals(raw: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
+    """The variables, and each by its name in capitals too, as upstream knows them, where nothing else has that name."""
+    capitals: dict[str, str] = {}
+    for name in raw:
+        if name.upper() not in taken and name.upper() not in raw:
+            capitals.setdefault(name.upper(), f"$({name})")
+    return {**raw, **capitals}
 
 
 def is_of_maestro(tree: Entry) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from merlin.base.document.tokens import find_tokens, substitute
+from merlin.base.document.tokens import find_tokens, substitute, substitute_in_names
 
 
 class ReturnCode(IntEnum):
@@ -108,7 +108,13 @@ def resolve_variables(raw: Mapping[str, str]) -> Resolved:
             return f"$({name})"
         stack.append(name)
         text = raw[name]
-        known = {token.name: visit(token.name) for token in find_tokens(text) if token.name in raw}
+        known: dict[str, str] = {}
+        # of $(A_$(B)), B first
+        while new := {
+            t.name: None for t in find_tokens(substitute_in_names(text, known)) if t.name not in known
+        }:
+            for other in new:
+                known[other] = visit(other) if other in raw else f"$({other})"
         stack.pop()
         values[name] = expand_home(substitute(text, known))
         return values[name]

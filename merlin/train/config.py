@@ -88,16 +88,18 @@ Steps = Annotated[
 
 
 class Fields(Block):
-    """What of the data set is used; by default everything that is numeric."""
+    """What of the data set is used; by default everything that is numeric and varies."""
 
     inputs: TextList | None = optional(
         "Inputs and parameters, and fields that are numbers, series of one axis or images. "
-        "Default: all numeric inputs and parameters."
+        "Default: all numeric inputs and parameters that vary."
     )
     scalars: TextList | None = optional(
-        "Fields of kind scalar. Default: all others, but none beside classes."
+        "Fields of kind scalar. Default: all others that vary, but none beside classes."
     )
-    images: TextList | None = optional("Fields of kind image. Default: all others, but none beside classes.")
+    images: TextList | None = optional(
+        "Fields of kind image. Default: all others that vary in each channel, but none beside classes."
+    )
     classes: TextList | None = optional("Fields whose whole numbers tell a sample's class. Default: none.")
 
 

@@ -71,10 +71,10 @@ def _may_be_input(column: Column) -> bool:
 def _choose(
     file: ConfigFile, ens: Ensemble, group: str, usual: Sequence[Column], offered: Sequence[Column]
 ) -> tuple[Column, ...]:
-    """The columns that are named, from those offered; if none are, the usual ones except constant ones."""
+    """The columns that are named, from those offered; if none are, the usual ones that can be used."""
     names: tuple[str, ...] | None = getattr(file.config.fields, group)
     if names is None:
-        return tuple(c for c in usual if not _constant(file, group, c))
+        return tuple(c for c in usual if not _leave_out(file, group, c))
     known = {c.name: c for c in offered}
     found = []
     for place, name in enumerate(names):
@@ -85,9 +85,10 @@ def _choose(
             if other is not None:
                 what = f"'{name}' is of kind {other.kind}, which fields.{group} does not take"
             file.error(path, f"fields.{group}: {what}", allowed(name, known, "there are"), "field")
-        elif what := _constant(file, group, known[name]):
-            advice = f", or write normalise: {{{name}: none}}" if what.startswith("channel") else ""
-            file.error(path, f"fields.{group}: {what}", f"leave it out{advice}", "constant")
+        elif wrong := _unusable(file, group, known[name]):
+            what, advice = wrong
+            hint = f"leave it out{f', or write {advice}' if advice else ''}"
+            file.error(path, f"fields.{group}: '{name}' {what}", hint, "constant")
         else:
             found.append(known[name])
     return tuple(found)
@@ -117,20 +118,35 @@ def _refuse_double(file: ConfigFile, selection: ColumnSelection) -> None:
                 file.error(path, f"fields.{group}: '{column.name}' is one of fields.{before}", hint, "double")
 
 
-def _constant(file: ConfigFile, group: str, column: Column) -> str:
-    """What of a column is the same in all samples, if it cannot be used for that; "" if it can be.
+def _leave_out(file: ConfigFile, group: str, column: Column) -> bool:
+    """Whether a column that nobody has named cannot be used; this is noted."""
+    wrong = _unusable(file, group, column)
+    if wrong is not None:
+        what, advice = wrong
+        message = f"'{column.name}' is left out: it {what}{f'; {advice} keeps it' if advice else ''}"
+        file.findings.warning(file.place("data"), message, code="constant")
+    return wrong is not None
 
-    An image of which only some channels are constant can be used as it is, without being normalised.
+
+def _unusable(file: ConfigFile, group: str, column: Column) -> tuple[str, str] | None:
+    """Why a column cannot be used, and what to write so that it can be, if that helps; None if it can be used.
+
+    An image of which only some channels are constant can be used as it is, without being normalised; values whose
+    squares float64 cannot hold, by their logarithm.
     """
     known, given = column.statistics, file.config.normalise
-    if known is None or not all(n > 0 for n in known.count) or all(s > 0 for s in known.std):
-        return ""
-    if not any(s > 0 for s in known.std):
-        return f"'{column.name}' is the same in all samples"
-    if given.get(column.name, given.get(group, DEFAULT_METHOD)) is None:
-        return ""
-    channel = next(i for i, s in enumerate(known.std) if not s > 0)
-    return f"channel {channel} of '{column.name}' is constant"
+    if known is None or not all(n > 0 for n in known.count):
+        return None
+    if all(known.constant):
+        return "is the same in all samples", ""
+    method = given.get(column.name, given.get(group, DEFAULT_METHOD))
+    name = method.get("name") if isinstance(method, dict) else method
+    if any(known.constant) and name is not None:
+        channel = known.constant.index(True)
+        return f"is constant in channel {channel}", f"normalise: {{{column.name}: none}}"
+    if not known.has_spread and name != "log":
+        return "has values whose squares float64 cannot hold", f"normalise: {{{column.name}: log}}"
+    return None
 
 
 def _group_of(column: Column, selection: ColumnSelection) -> str:
@@ -138,7 +154,9 @@ def _group_of(column: Column, selection: ColumnSelection) -> str:
 
 
 def _check_methods(file: ConfigFile, selection: ColumnSelection) -> None:
-    known = [*GROUPS, *(c.name for group in GROUPS for c in getattr(selection, group))]
+    fields = file.config.fields
+    named = [name for group in GROUPS for name in getattr(fields, group) or ()]  # refused ones have been told
+    known = [*GROUPS, *named, *(c.name for group in GROUPS for c in getattr(selection, group))]
     for name in file.config.normalise:
         if name not in known:
             entry = file.tree.get("normalise", name)

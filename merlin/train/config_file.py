@@ -39,6 +39,12 @@ class ConfigFile(Struct):
         """Note a finding about the value at a path."""
         self.findings.error(self.place(*path), message, hint=hint, code=code)
 
+    @property
+    def warnings(self) -> tuple[Diagnostic, ...]:
+        """What stops nothing, so far."""
+        found = _from_words(self.findings.sorted(), self.words)
+        return tuple(item for item in found if item.severity == "warning")
+
     def raise_errors(self) -> None:
         """Raise ConfigError with every finding so far, if there is one."""
         if self.findings.failed:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.base.files import from_home
 from merlin.batch.cores import usable_cores
-from merlin.errors import ConfigError, NotADataSetError, ShardError, TrainingError, UsageError, command_line
+from merlin.errors import (
+    ConfigError,
+    Diagnostic,
+    NotADataSetError,
+    ShardError,
+    TrainingError,
+    UsageError,
+    command_line,
+)
 from merlin.shards.ensemble import Ensemble, find_data_set, open_shards
 from merlin.train.config import CHANGEABLE, Fields, Model, TrainConfig
 from merlin.train.config_checks import check_data, check_model_options, check_trainee
@@ -21,6 +31,8 @@ from merlin.train.data import Classes, ColumnSelection, TrainingData
 from merlin.train.loading.columns import Columns
 from merlin.train.loading.normalise import Normaliser
 from merlin.train.models.base import Shapes, Trainee
+from merlin.train.models.inputs import predict_batch
+from merlin.train.models.outputs import require_predictions
 from merlin.train.models.registry import (
     MODEL_ERRORS,
     build,
@@ -54,6 +66,7 @@ class Prepared(Struct, frozen=True):
     facts: RunFacts
     normaliser: Normaliser
     run: RunDirectory | None  # one that has begun already
+    warnings: tuple[Diagnostic, ...] = ()
 
     def begin(self) -> RunDirectory:
         """Make the run directory; if there is one, let it hold the present configuration."""
@@ -118,7 +131,8 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     _check_shares(file, data)
     file.raise_errors()
     threads = config.training.threads or max(1, usable_cores() // num_local)
-    return Prepared(config, _facts(config, data, trainee, data_path, threads), data.normaliser, None)
+    facts = _facts(config, data, trainee, data_path, threads)
+    return Prepared(config, facts, data.normaliser, None, file.warnings)
 
 
 def _facts(
@@ -220,7 +234,7 @@ def _continued(prepared: Prepared, run: RunDirectory) -> Prepared:
             f"{run.path} was trained on other samples of {prepared.config.data}: {others}; "
             "give the data set the splits that it had, or begin a new run"
         )
-    return Prepared(prepared.config, facts, run.normaliser(), run)
+    return Prepared(prepared.config, facts, run.normaliser(), run, prepared.warnings)
 
 
 def _differences(run: RunDirectory, config: TrainConfig) -> str:
@@ -294,10 +308,14 @@ def _fit(file: ConfigFile, ens: Ensemble, selection: ColumnSelection) -> Normali
 
 
 def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None:
-    """Run each phase and the metrics once, on a few samples. Raises TrainingError for what is wrong with the model."""
-    name = config.model.name
-    dataset = data.dataset(config.splits.train)
-    batch = data.shapes.with_channels(dataset[list(range(min(_TRIED, len(dataset))))])
+    """Run each phase, the metrics and `predict` once, on a few samples.
+
+    Raises TrainingError for what is wrong with the model.
+    """
+    name, quantities = config.model.name, Quantities.of(data.selection)
+    rows = data.ens.splits[config.splits.train][: quantities.num_tried(_TRIED)]
+    few = replace(data, ens=data.ens.take(rows))  # of all samples, the scalars would be read
+    num, batch = len(rows), data.shapes.with_channels(few.dataset(None)[:])
     try:
         for phase in trainee.phases:
             losses = trainee(batch, phase)
@@ -306,12 +324,14 @@ def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None
         trainee.eval()
         with torch.no_grad():
             metrics = trainee.metrics(batch)
+            with suppress(NotImplementedError, UsageError):  # models that predict nothing from inputs
+                made = predict_batch(trainee, batch, data.shapes.input_images)
+                require_predictions(name, made, num, quantities.predicted_shapes)
     except MODEL_ERRORS as error:
         raise TrainingError(
             f"the model {name} fails on a batch of this data: {type(error).__name__}: {error}\n"
             "  merlin -lvl DEBUG train … shows where."
         ) from error
-    num = len(next(iter(batch.values())))
     wrong = [key for key, value in metrics.items() if value.shape != (num,)]
     if wrong:
         raise TrainingError(f"the model {name}: metrics have one value per sample, these have not: {wrong}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -78,6 +79,18 @@ class Quantities(Struct, frozen=True):
     @property
     def outputs(self) -> tuple[Quantity, ...]:
         return (*self.scalars, *self.classes, *self.images)
+
+    @property
+    def predicted_shapes(self) -> dict[str, tuple[int, ...]]:
+        """What a model may predict of a sample, by its keys: "scalars" (m,), images (C, H, W) and logits (K,)."""
+        scalars = {"scalars": (len(self.scalars),)} if self.scalars else {}
+        images = {q.name: q.shape_chw for q in self.images}
+        return {**scalars, **images, **{q.name: (len(q.classes),) for q in self.classes}}
+
+    def num_tried(self, least: int) -> int:
+        """A number of samples that differs from all axes of what is predicted: with it, swapped axes are noticed."""
+        taken = {size for shape in self.predicted_shapes.values() for size in shape}
+        return next(num for num in count(least) if num not in taken)
 
     @staticmethod
     def of(selection: ColumnSelection) -> Quantities:

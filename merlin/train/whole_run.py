@@ -29,7 +29,7 @@ from merlin.train.tournament.presence import announce, presence_directory
 
 SIGNAL_EXIT = 128
 
-OnBegun = Callable[[RunDirectory], None]  # called once, when the run directory is there
+OnBegun = Callable[[RunDirectory, Prepared], None]  # called once, when the run directory is there
 Watch = Callable[[], AbstractContextManager[TrainObserver]]  # who watches the trainers, as long as these run
 
 
@@ -99,7 +99,7 @@ def train_here(request: TrainRequest, stop: StopRequest, on_begun: OnBegun, watc
         raise UsageError("--trainer starts one trainer of several that meet through files: transport: files")
     stop.listen()
     run = prepared.begin()
-    on_begun(run)
+    on_begun(run, prepared)
     with watch() as observer:
         if len(indices) * config.ranks_per_trainer == 1:
             outcomes = [_train_in_process(prepared, run, indices[0], observer, stop)]
@@ -200,7 +200,7 @@ def train_as_rank(
     run_path = str(_begin_together(prepared, request).path) if world.rank == 0 else None
     run = RunDirectory(Path(rendezvous.from_first("run", run_path)))
     if world.rank == 0:
-        on_begun(run)
+        on_begun(run, prepared)
     mesh = Mesh.build(rendezvous, config.tournament, request.trainer)
     with watch() as observer:
         ending = train(run, config, mesh, observer if mesh.ranks.is_first else Silent(), stop)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from merlin.base.ranges import Range, merged, total
+from merlin.base.ranges import Range, merged, total, within
 from merlin.errors import UsageError
 from merlin.execution.task_files import is_finished
 from merlin.ledger.replay import replay
@@ -101,15 +101,8 @@ def _chosen(study: Workspace, choice: Choice) -> Tasks:
 
 def _both(one: Mapping[str, list[Range]], other: Mapping[str, list[Range]]) -> Tasks:
     """The tasks that are in both."""
-    out: Tasks = {}
-    for id in one.keys() & other.keys():
-        size = max((hi for _, hi in (*one[id], *other[id])), default=0)
-        marks = RunMap(size, 0)
-        for lo, hi in one[id]:
-            marks.set(lo, hi, 1)
-        if common := [r for lo, hi in other[id] for r in marks.ranges((1,), lo, hi)]:
-            out[id] = merged(common)
-    return out
+    common = {id: within(one[id], other[id]) for id in one.keys() & other.keys()}
+    return {id: ranges for id, ranges in common.items() if ranges}
 
 
 def _rerun(study: Workspace, chosen: Tasks, stale: Tasks) -> Rerun:

@@ -77,7 +77,7 @@ def report_of(workspace: Workspace, summary: RunSummary, steps: Collection[str] 
         name=workspace.plan.name,
         exit_code=_exit_code(summary),
         seconds=summary.seconds,
-        stop_reason=summary.stop_reason,
+        stop_reason="" if summary.is_success else summary.stop_reason,  # a stop may come when all is done
         **summed([summary]),
         on_failed_input=sum(step.on_failed_input for step in chosen),
         steps=tuple(

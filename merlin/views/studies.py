@@ -30,8 +30,11 @@ from merlin.workspace.provenance import read_provenance
 
 
 def studies_in(*folders: Path, newest: int | None = None) -> list[StudyLine]:
-    """The studies whose workspaces lie in the folders, the newest first; a damaged one costs its own line."""
-    paths = {path for folder in folders for path in workspaces_in(absolute_path(folder))}
+    """The studies whose workspaces lie in the folders, the newest first.
+
+    One that is damaged, or that this user may not read, costs its own line.
+    """
+    paths = {path for folder in folders for path in workspaces_in(absolute_path(folder), also_closed=True)}
     found = sorted(paths, key=lambda path: (begin_of(path), str(path)), reverse=True)
     servers, settled = AskServers(), SettledLines(os.environ)
     lines = [_line(path, servers, settled) for path in found[:newest]]
@@ -54,9 +57,10 @@ def _line(path: Path, servers: AskServers, settled: SettledLines) -> StudyLine:
     try:
         studies = shown_together(open_workspace(path))
         members = [live_study(member, servers) for member in studies]
-    except MerlinError as error:
+    except (MerlinError, OSError) as error:
+        problem = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
         return StudyLine(
-            name=study_name_of(path), workspace=str(path), when=when, state="unreadable", problem=str(error)
+            name=study_name_of(path), workspace=str(path), when=when, state="unreadable", problem=problem
         )
     snapshots = [member.snapshot for member in members]
     state, reason = state_of(snapshots)

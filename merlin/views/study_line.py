@@ -15,10 +15,10 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from merlin.base.records import as_kind, parsed, to_plain
+from merlin.base.records import as_kind, parsed_with_names, to_plain
 from merlin.config.places import merlin_home
 from merlin.config.private_file import write_private
-from merlin.errors import ConfigError
+from merlin.errors import ConfigError, LedgerError
 from merlin.ledger.segments import own_segment_paths
 from merlin.plan.outcome_counts import OutcomeCounts
 from merlin.status.eta import Eta
@@ -84,13 +84,13 @@ class SettledLines:
 
 def stamp_of(workspace: Path) -> str:
     """A stamp that changes when anything happens to a study or its extensions; "" if it is not known."""
-    infos = [each / INFO_DIR for each in (workspace, *extension_paths(workspace))]
     try:
+        infos = [each / INFO_DIR for each in (workspace, *extension_paths(workspace))]
         ledgers = [ledger for info in infos for ledger in ledgers_in(info)]
         files = [info / PLAN_NAME for info in infos]
         files += [path for ledger in ledgers for path in own_segment_paths(ledger)]
         marks = [_mark(path) for path in files]
-    except OSError:
+    except (OSError, LedgerError):
         return ""
     return hashlib.blake2b("|".join(marks).encode(), digest_size=12).hexdigest()
 
@@ -102,7 +102,7 @@ def _mark(path: Path) -> str:
 
 def _read(path: Path) -> dict[str, _Kept]:
     try:
-        found = as_kind(parsed(path.read_bytes()), _File)
+        found = as_kind(parsed_with_names(path.read_bytes()), _File)
     except (OSError, ValueError):
         return {}
     return found.lines if found.format == FORMAT else {}

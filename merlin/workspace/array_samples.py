@@ -65,7 +65,7 @@ class NpySamples(SamplesTable):
         self._check_range(lo, hi)
         return self._array[lo:hi].tobytes()
 
-    def _forget_rows(self) -> None:
+    def _forget_rows(self, lo: int, hi: int) -> None:
         """Give back the pages that were read, which count as used memory until then."""
         if isinstance(self._array, np.memmap):
             self._array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
@@ -127,7 +127,7 @@ class ParquetSamples(SamplesTable):
     def findings(self, limit: int) -> list[Diagnostic]:
         """As of other samples, and values that are missing among text."""
         out = super().findings(limit)
-        for lo, hi in row_blocks(0, self.num):
+        for lo, hi in self.blocks():
             for label, name in zip(self.labels, self._names, strict=True):
                 column = self._column(name, lo, hi)
                 if column.null_count and self.rows(lo, hi)[label].dtype.kind not in NUMBERS:

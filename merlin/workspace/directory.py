@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,11 +114,16 @@ class Workspace:
 
     def require_there(self) -> None:
         """Raise WorkspaceError if the directory was removed or moved since it was opened."""
-        if not self.plan_path.is_file():
+        try:
+            self.plan_path.stat()
+        except (FileNotFoundError, NotADirectoryError):
             raise WorkspaceError(
-                f"{self.path} was removed or moved while its study ran: what was recorded is gone with it, and tasks "
-                "that ended later have left their files in a new directory of that name"
-            )
+                f"{self.path} was removed or moved while its study ran. If it was moved, go on there with: merlin "
+                "restart NEW_PLACE. What tasks have written since is not used, and may lie in a new directory of the "
+                "old name"
+            ) from None
+        except OSError:
+            pass  # nobody can tell
 
     def spec_copy(self) -> bytes:
         """The spec that the study was made of, as its author wrote it; b"" if there is no copy. Raises OSError."""
@@ -176,7 +183,7 @@ class Workspace:
 
     @property
     def samples_may_change(self) -> bool:
-        """True if the samples are in a file outside of the workspace, which may change."""
+        """True if it can be told whether the samples are still the same; earlier plans have no digest of some."""
         return self.plan.samples is not None and bool(self.plan.samples.digest)
 
 
@@ -197,7 +204,22 @@ def open_workspace(path: str | os.PathLike[str]) -> Workspace:
                 "or another program made it; run the spec again"
             )
         raise WorkspaceError(f"{root} is not a workspace: it has no {INFO_DIR}/{PLAN_NAME}{_meant(root)}")
-    return Workspace(root, relocate(read_plan(plan_path), str(root)))
+    try:
+        plan = read_plan(plan_path)
+    except WorkspaceError as error:
+        if isinstance(error.__cause__, ValueError | RecursionError):  # it is damaged
+            error.add_note(_without_plan(root))
+        raise
+    return Workspace(root, relocate(plan, str(root)))
+
+
+def _without_plan(root: Path) -> str:
+    """What can be done with a workspace whose plan is damaged."""
+    spec = next((root / INFO_DIR).glob("*.orig.yaml"), None)
+    todo = "put it back as it was" + (f", or run its spec again, of which {spec} is a copy" if spec else "")
+    found = chain(root.glob("*/manifest.json"), root.glob("*/*/manifest.json"))
+    data = next((manifest.parent for manifest in found), None)
+    return todo + (f"; its data sets can be read by their own directories: {data}" if data else "")
 
 
 def _meant(root: Path) -> str:
@@ -299,11 +321,15 @@ def workspace_paths(spec: Spec, also_in: Iterable[Path] = ()) -> list[Path]:
     return sorted(paths, key=begin_of, reverse=True)
 
 
-def workspaces_in(folder: Path) -> list[Path]:
-    """The workspaces that lie in a directory, newest first; those whose preparation failed are left out."""
+def workspaces_in(folder: Path, *, also_closed: bool = False) -> list[Path]:
+    """The workspaces that lie in a directory, newest first; those whose preparation failed are left out.
+
+    With `also_closed`, those are among them that this user may not read.
+    """
     if not folder.is_dir():
         return []
-    found = [entry for entry in folder.iterdir() if is_workspace(entry)]
+    is_wanted = _may_be_workspace if also_closed else is_workspace
+    found = [entry for entry in folder.iterdir() if is_wanted(entry)]
     return sorted(found, key=lambda path: (begin_of(path), path.name), reverse=True)
 
 
@@ -315,6 +341,16 @@ def holds_workspaces(path: Path) -> bool:
 def is_workspace(path: Path) -> bool:
     """True if a study was prepared in the directory, whatever its name."""
     return os.path.isfile(path / INFO_DIR / PLAN_NAME)  # noqa: PTH113 - Path.is_file raises where nobody may look
+
+
+def _may_be_workspace(path: Path) -> bool:
+    """The same; also true if it looks like a workspace from outside, and this user may not see its plan."""
+    try:
+        return stat.S_ISREG(os.stat(path / INFO_DIR / PLAN_NAME).st_mode)  # noqa: PTH116 - as above
+    except PermissionError:
+        return has_given_name(path) or os.path.isdir(path / INFO_DIR)  # noqa: PTH112
+    except OSError:
+        return False
 
 
 def has_given_name(path: Path) -> bool:

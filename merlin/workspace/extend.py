@@ -26,7 +26,7 @@ from merlin.workspace.directory import (
     members,
 )
 from merlin.workspace.options import StudyOptions
-from merlin.workspace.prepare import plan_study, preparing
+from merlin.workspace.prepare import plan_study, preparing, with_samples_digest
 from merlin.workspace.provenance import write_provenance
 from merlin.workspace.replan import Replanning
 from merlin.workspace.revisions import numbered, require_same_plan
@@ -129,6 +129,7 @@ class _Extension:
                 table = open_samples(file, new.samples.column_labels)
                 plan = self._plan(file, table.num)
                 refuse_unsafe_text(self.spec, self.options, plan, table)
+                plan = with_samples_digest(plan, table)
                 write_plan(info / PLAN_NAME, plan)
                 return Workspace(self.path, plan)
         shutil.rmtree(self.path)  # generate.cmd has made as many samples as there were
@@ -196,7 +197,7 @@ def _old_rows(studies: list[Workspace]) -> SamplesTable:
         assert info is not None
         file = member.path / info.file
         table = open_samples(file, info.labels)
-        if table.num < info.num or (info.digest and digest(table, info.num) != info.digest):
+        if table.num < info.num or (info.digest and digest(table, info.num, info.digest) != info.digest):
             raise WorkspaceError(
                 f"{file}: its first {info.num:,} rows are not those that {member.path} was planned with; "
                 "put them back, or the samples there could not be told from the new ones"

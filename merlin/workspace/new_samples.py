@@ -31,7 +31,7 @@ def differing_rows(
     a: SamplesTable, b: SamplesTable, num: int, *, b_from: int = 0
 ) -> Iterator[tuple[int, int]]:
     """The ranges of rows [0, num) of `a` that are not rows b_from + i of `b`, in order; neighbours may touch."""
-    for lo, hi in row_blocks(0, num):
+    for lo, hi in a.blocks(num):
         ours, theirs = a.rows(lo, hi), b.rows(b_from + lo, b_from + hi)
         differs = np.zeros(hi - lo, dtype=bool)
         for label in a.labels:

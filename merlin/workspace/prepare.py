@@ -30,7 +30,7 @@ from merlin.workspace.directory import INFO_DIR, PLAN_NAME, Workspace, output_pa
 from merlin.workspace.launchers import launchers_here
 from merlin.workspace.options import StudyOptions
 from merlin.workspace.provenance import package_version, write_provenance
-from merlin.workspace.same_samples import digest, stamp
+from merlin.workspace.same_samples import RowsDigest, digest, stamp
 from merlin.workspace.samples import open_samples
 from merlin.workspace.samples_table import SamplesTable
 from merlin.workspace.sampling import write_samples
@@ -81,12 +81,12 @@ def prepare_study(
         )
         acquire_dependencies(spec, variables, say)
         require_files(spec, variables, combos)  # those of a repository are there now
-        table, samples_file = _make_samples(spec, options, info, variables, say)
+        table, samples_file, seen = _make_samples(spec, options, info, variables, say)
         num = None if table is None else table.num
         plan = plan_study(spec, workspace, combos, num, samples_file, options=options)
         if table is not None and not are_given:
             refuse_unsafe_text(spec, options, plan, table)
-        plan = with_samples_digest(plan, table)
+        plan = with_samples_digest(plan, table, seen)
         keep_samples(info, plan, table)
         write_plan(info / PLAN_NAME, plan)
     return Workspace(workspace, plan)
@@ -117,12 +117,13 @@ def preparing(workspace: Path) -> Iterator[None]:
         raise WorkspaceError(f"cannot prepare {workspace}: {error}") from error
 
 
-def with_samples_digest(plan: Plan, table: SamplesTable | None) -> Plan:
-    """The plan with the digest of samples outside of the workspace, whose file may get more rows later."""
-    if table is None or plan.samples is None or not Path(plan.samples.file).is_absolute():
+def with_samples_digest(plan: Plan, table: SamplesTable | None, known: str = "") -> Plan:
+    """The plan with the digest of its samples: a file of the user's may get more rows later, and any may be damaged."""
+    if table is None or plan.samples is None:
         return plan
-    seen = stamp(plan.samples.file)  # before the rows are read, so that a later change is not taken for them
-    return replace(plan, samples=replace(plan.samples, digest=digest(table, table.num), stamp=seen))
+    # before the rows are read, so that a later change is not taken for them
+    seen = stamp(Path(plan.workspace) / plan.samples.file)
+    return replace(plan, samples=replace(plan.samples, digest=known or digest(table, table.num), stamp=seen))
 
 
 def plan_study(
@@ -161,7 +162,9 @@ def plan_only(spec: Spec, options: StudyOptions | None = None) -> Plan:
     find it, the plan has ``samples.num == 0`` and steps that run per sample have no tasks.
     """
     options = options or StudyOptions()
-    workspace = _workspace_at(spec, datetime.now())
+    moment = datetime.now()
+    while (workspace := _workspace_at(spec, moment)).exists():  # its samples are not those of this plan
+        moment += timedelta(seconds=1)
     samples = spec.document.merlin.samples
     num, file = None, None
     if samples is not None:
@@ -216,11 +219,15 @@ def _keep_message(info: Path, message: str) -> None:
 
 def _make_samples(
     spec: Spec, options: StudyOptions, info: Path, variables: Mapping[str, str], say: Callable[[str], None]
-) -> tuple[SamplesTable | None, str | None]:
-    """Find, copy or make the samples and look at every row; returns them with their path for the plan."""
+) -> tuple[SamplesTable | None, str | None, str]:
+    """Find, copy or make the samples and look at every row; returns them with their path for the plan.
+
+    Also their digest, if it is known.
+    """
     samples = spec.document.merlin.samples
     if samples is None:
-        return None, None
+        return None, None, ""
+    rows = None
     path, generate = samples_path(samples, options, variables), samples.generate
     if generate is None or not is_made(samples, options, path):
         if options.samples_file is not None and path.exists():  # else a pattern for many files
@@ -228,14 +235,17 @@ def _make_samples(
         table = open_samples(path, samples.column_labels)
     elif generate.cmd is None:
         say("generating samples")
-        write_samples(path, design_of(spec, samples), samples.column_labels)
+        rows = RowsDigest() if path.suffix.lower() == ".npy" else None
+        write_samples(
+            path, design_of(spec, samples), samples.column_labels, also=rows.update if rows else None
+        )
         # finite by construction, and reading them back would take longer than making them
         table = open_samples(path, samples.column_labels)
     else:
         say("generating samples")
         run_generate(spec, substitute(generate.cmd, variables), path, info)
         table = located_samples(spec, options, path, check=True)
-    return table, stored_path(path, info.parent)
+    return table, stored_path(path, info.parent), str(rows or "")
 
 
 def _check_given_samples(spec: Spec, options: StudyOptions) -> bool:

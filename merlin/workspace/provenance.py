@@ -147,7 +147,8 @@ def study_options_of(command: str) -> list[str]:
 def _command() -> str:
     """The command line of this process, as it can be typed again."""
     name = Path(sys.argv[0]) if sys.argv else Path()
-    if name.name == "merlin" or name.parts[-3:] == ("merlin", "cli", "__main__.py"):
+    ours = ("merlin", "__main__.py"), ("merlin", "cli", "__main__.py")  # of python -m
+    if name.name == "merlin" or name.parts[-2:] in ours or name.parts[-3:] in ours:
         return shlex.join(["merlin", *sys.argv[1:]])
     return shlex.join(sys.orig_argv)
 

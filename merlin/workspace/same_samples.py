@@ -1,4 +1,4 @@
-"""Checks that a samples file of the user's still has the rows that a study was planned with."""
+"""Checks that a samples file still has the rows that a study was planned with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import glob as globbing
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from merlin.errors import WorkspaceError
 from merlin.plan.plan import SamplesInfo
@@ -14,15 +14,33 @@ from merlin.plan.plan import SamplesInfo
 if TYPE_CHECKING:
     from merlin.workspace.samples_table import SamplesTable
 
-_BLOCK_ROWS = 1 << 16
+_BLAKE3 = "blake3:"
 
 
-def digest(table: SamplesTable, num: int) -> str:
-    """SHA-256 of rows [0, num) as the file has them."""
-    state = hashlib.sha256()
-    for lo in range(0, num, _BLOCK_ROWS):
-        state.update(table.stored(lo, min(lo + _BLOCK_ROWS, num)))
-    return state.hexdigest()
+class RowsDigest:
+    """The digest of rows that come in order; `like`: one of an earlier plan, which has SHA-256 without a name."""
+
+    def __init__(self, like: str = "") -> None:
+        self._name = "" if like and not like.startswith(_BLAKE3) else _BLAKE3
+        self._state: Any = hashlib.sha256()
+        if self._name:
+            from blake3 import blake3  # only needed if the samples are new, or may have changed
+
+            self._state = blake3()
+
+    def update(self, data: bytes | memoryview) -> None:
+        self._state.update(data)
+
+    def __str__(self) -> str:
+        return f"{self._name}{self._state.hexdigest()}"
+
+
+def digest(table: SamplesTable, num: int, like: str = "") -> str:
+    """The digest of rows [0, num) as the file has them; `like` as for `RowsDigest`."""
+    rows = RowsDigest(like)
+    for lo, hi in table.blocks(num):
+        rows.update(table.stored(lo, hi))
+    return str(rows)
 
 
 def sample_files(path: str | os.PathLike[str]) -> list[str]:
@@ -49,7 +67,7 @@ class SameSamples:
         now = stamp(self._path)
         if now and now == self._known:
             return
-        if digest(table, self._info.num) != self._info.digest:
+        if digest(table, self._info.num, self._info.digest) != self._info.digest:
             raise WorkspaceError(
                 f"{self._path} has changed: its first {self._info.num:,} rows are not those that the study was planned "
                 "with; put them back, or run the spec again as a new study"

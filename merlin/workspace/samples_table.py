@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from merlin.errors import Diagnostic, SamplesError
+from merlin.workspace.reading_progress import reading_part, report_read
 
-BLOCK_ROWS = 1 << 16
+BLOCK_ROWS = 1 << 16  # digests of samples in plans depend on it
 
 Columns = dict[str, NDArray[Any]]
 
@@ -89,18 +90,25 @@ class SamplesTable(ABC):
     def findings(self, limit: int) -> list[Diagnostic]:
         """The first `limit` findings about the rows: ragged lines, values that are not finite. Reads all, in blocks."""
         out: list[Diagnostic] = []
-        for lo, hi in row_blocks(0, self.num):
+        for lo, hi in self.blocks():
             for label, column in self.rows(lo, hi).items():
                 if column.dtype.kind == "f":
                     for row in np.flatnonzero(~np.isfinite(column))[: limit - len(out)].tolist():
                         message = f"row {lo + row}, column {label}: {column[row]} is not finite"
                         out.append(finding(self.path, "not-finite", message, text=str(column[row])))
-            self._forget_rows()
             if len(out) >= limit:
                 break
         return out
 
-    def _forget_rows(self) -> None:
+    def blocks(self, num: int | None = None) -> Iterator[tuple[int, int]]:
+        """The first `num` rows, or all, to be read block by block: keeps none in memory, and says how far it is."""
+        num = self.num if num is None else num
+        for lo, hi in row_blocks(0, num):
+            yield lo, hi
+            self._forget_rows(lo, hi)
+            report_read(hi, num)
+
+    def _forget_rows(self, lo: int, hi: int) -> None:
         """Give back the memory of rows that were read."""
         return
 
@@ -182,10 +190,17 @@ class JoinedRows(SamplesTable):
     def findings(self, limit: int) -> list[Diagnostic]:
         """The findings about all rows of the tables, also about rows that are left out."""
         out: list[Diagnostic] = []
+        done, total = 0, sum(table.num for table, _, _ in self._parts)
         for table, _, _ in self._parts:
             if len(out) < limit:
-                out += table.findings(limit - len(out))
+                with reading_part(done, total):
+                    out += table.findings(limit - len(out))
+            done += table.num
         return out
+
+    def _forget_rows(self, lo: int, hi: int) -> None:
+        for table, a, b in self._pieces(lo, hi):
+            table._forget_rows(a, b)
 
     def place(self, row: int, j: int) -> tuple[str, int, int]:
         table, lo, _ = next(self._pieces(row, row + 1))

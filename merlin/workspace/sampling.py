@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,17 @@ def is_made_by(design: Design, labels: Sequence[str], rows: Array) -> bool:
     return made.shape == rows.shape and bool((made == rows).all())
 
 
-def write_samples(path: Path, design: Design, labels: Sequence[str], first: int = 0) -> int:
+def write_samples(
+    path: Path,
+    design: Design,
+    labels: Sequence[str],
+    first: int = 0,
+    *,
+    also: Callable[[memoryview], None] | None = None,
+) -> int:
     """Write rows [first, n) of the design to a samples file, atomically, ``.npy`` by blocks.
 
-    Returns the number of rows written.
+    `also` gets the bytes of the rows of a ``.npy`` file, in a thread of its own. Returns the number of rows written.
     """
     check_design(design, labels)
     check_continuation(design, first)
@@ -145,10 +153,19 @@ def write_samples(path: Path, design: Design, labels: Sequence[str], first: int 
         save_samples(path, generate_samples(design, labels, first), labels)
         return num
     header = {"descr": "<f8", "fortran_order": False, "shape": (num, len(labels))}
-    with replacing(path, durable_name=False) as temporary, temporary.open("xb") as file:
+    with (
+        ThreadPoolExecutor(1) as beside,
+        replacing(path, durable_name=False) as temporary,
+        temporary.open("xb") as file,
+    ):
         np.lib.format.write_array_header_1_0(file, header)
+        passed = None
         for block in _blocks(design, labels, first):
-            file.write(np.ascontiguousarray(block, dtype="<f8").data)
+            data = np.ascontiguousarray(block, dtype="<f8").reshape(-1).view(np.uint8).data
+            if passed is not None:
+                passed.result()
+            passed = None if also is None else beside.submit(also, data)
+            file.write(data)
     return num
 
 

@@ -21,7 +21,6 @@ from merlin.workspace.samples_table import (
     SamplesTable,
     check_columns,
     finding,
-    row_blocks,
     samples_error,
 )
 
@@ -82,7 +81,7 @@ class TextSamples(SamplesTable):
     def _number_columns(self) -> tuple[bool, ...]:
         """Which columns parse as numbers in every row; found out once, by reading the file."""
         number = [True] * len(self.labels)
-        for lo, hi in row_blocks(0, self.num):
+        for lo, hi in self.blocks():
             columns = zip(*self.text_rows(lo, hi), strict=True)
             number = [
                 was and _numbers(column) is not None for was, column in zip(number, columns, strict=True)
@@ -98,7 +97,8 @@ class TextSamples(SamplesTable):
         out: list[Diagnostic] = []
         columns = [_ColumnCheck() for _ in self.labels]
         width = len(self.labels)
-        for lo, texts in self._table.blocks():
+        for lo, hi in self.blocks():
+            texts = self._table.texts(lo, hi)
             block = [self._table.dialect.values(text) for text in texts]
             out += [self._ragged(lo + i, len(v)) for i, v in enumerate(block) if len(v) != width]
             out += self._not_text(lo, texts)

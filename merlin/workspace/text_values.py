@@ -16,7 +16,7 @@ from merlin.errors import Diagnostic
 from merlin.plan.plan import Plan, StepInstance, StepKind
 from merlin.spec.quoting import uses
 from merlin.spec.variables import mentioned_values, value_variable
-from merlin.workspace.samples_table import SamplesTable, row_blocks
+from merlin.workspace.samples_table import SamplesTable
 
 _WORD = re.compile(r"[\w@%+=:,./-]*")  # what no shell, and no other interpreter inside of a string, acts on
 _WORDS = re.compile(r"[\w@%+=:,./ \t-]*")
@@ -71,7 +71,7 @@ def unsafe_values(plan: Plan, table: SamplesTable, limit: int) -> list[Diagnosti
     if not columns:
         return []
     found: list[Diagnostic] = []
-    for lo, hi in row_blocks(0, table.num):
+    for lo, hi in table.blocks():
         texts = list(zip(*table.text_rows(lo, hi), strict=True))
         bad = [(row, use, j) for use, j in columns for row in _unsafe_rows(use, texts[j])]
         for row, use, j in sorted(bad, key=lambda each: (each[0], each[2])):

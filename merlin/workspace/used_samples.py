@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from merlin.errors import SamplesError, WorkspaceError
+from merlin.errors import MerlinError, SamplesError, WorkspaceError, command_line
 from merlin.plan.plan import Plan
 from merlin.workspace.directory import Workspace
 from merlin.workspace.new_samples import write_rows
@@ -64,12 +65,38 @@ def samples_of_plan(workspace: Workspace) -> SamplesTable:
     try:
         return workspace.samples()
     except (WorkspaceError, SamplesError):
-        info = workspace.plan.samples
-        copies = (workspace.info / f"{_STEM}{suffix}" for suffix in _SUFFIXES)
-        copy = next((path for path in copies if path.is_file()), None)
+        info, copy = workspace.plan.samples, _copy_of_samples(workspace)
         if info is None or copy is None:
             raise
         table = open_samples(copy, info.labels)
         if table.num != info.num:
             raise
         return table
+
+
+def _copy_of_samples(workspace: Workspace) -> Path | None:
+    copies = (workspace.info / f"{_STEM}{suffix}" for suffix in _SUFFIXES)
+    return next((path for path in copies if path.is_file()), None)
+
+
+def how_to_have_again(workspace: Workspace) -> Iterator[str]:
+    """What brings the samples back that a workspace was planned with, in words, if something is known to do so."""
+    info = workspace.plan.samples
+    if info is None or workspace.plan.revision or workspace.plan.extension:
+        return
+    spec = next(workspace.info.glob("*.expanded.yaml"), None)
+    if copy := _copy_of_samples(workspace):
+        yield f"a copy of them is {copy}"
+    elif (workspace.info / "cmd.sh").is_file():
+        yield f"the command that made them is {workspace.info / 'cmd.sh'}"
+    elif spec is not None and _has_method(spec):
+        yield f"to make them again: {command_line('samples', spec, '--out', workspace.path / info.file)}"
+
+
+def _has_method(spec: Path) -> bool:
+    from merlin.spec.load import load_spec  # with the blocks of specs, for this rare case alone
+
+    with suppress(MerlinError):
+        samples = load_spec(spec, allow_undefined=True).document.merlin.samples
+        return samples is not None and samples.generate is not None and samples.generate.method is not None
+    return False

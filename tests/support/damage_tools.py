@@ -8,6 +8,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from merlin.ledger.format import frame
+from merlin.ledger.segments import Segment, own_segment_paths
 from merlin.shards.format.shard_info import read_info
 
 
@@ -69,3 +71,12 @@ def edit_manifest(directory: Path, change) -> None:
         del content[key]
     change(content)
     (directory / "manifest.json").write_text(sealed(content))
+
+
+def lose_records(ledger: Path, instance: str, task: int) -> None:
+    """Take the records of a task out of a ledger, as if its writer had never written them."""
+    for segment in map(Segment, own_segment_paths(ledger)):
+        kept = [r for r in segment.read_new() if r.instance != instance or not r.lo <= task < r.hi]
+        data = b"".join(frame(bytes(payload)) for _, payload in segment.payloads(kept))
+        assert segment.header is not None
+        segment.path.write_bytes(segment.header.to_bytes() + data)

@@ -182,7 +182,35 @@ class Blind(Noisy):
 
 
 class Stumbling(Noisy):
-    """One that learns, and cannot predict."""
+    """One that learns, and cannot predict many samples at once."""
 
     def predict(self, inputs):
-        raise RuntimeError("on its way it stumbled")
+        if len(inputs) > 10:
+            raise RuntimeError("on its way it stumbled")
+        return {"scalars": self.body(inputs)}
+
+
+class Wrong(Noisy):
+    """One whose `predict` makes a mistake; with `late`, only after the model was trained."""
+
+    def __init__(self, shapes: Shapes, how: str, late: bool = False) -> None:
+        super().__init__(shapes)
+        self.how, self.late = how, late
+        self.register_buffer("num_steps", torch.tensor(0))
+
+    def after_step(self, step):
+        self.num_steps += 1
+
+    def predict(self, inputs):
+        y = self.body(inputs)
+        mistakes = {
+            "column": lambda: {"scalars": y[:, :1]},
+            "mean": lambda: {"scalars": y.mean(0, keepdim=True)},
+            "swapped": lambda: {"scalars": y.T},
+            "key": lambda: {"scalar": y},
+            "tensor": lambda: y,
+            "array": lambda: {"scalars": y.detach().numpy()},
+            "raises": lambda: [][3],
+        }
+        is_right = self.late and not self.num_steps
+        return {"scalars": y} if is_right else mistakes[self.how]()

@@ -326,3 +326,8 @@ def test_a_run_whose_workspace_was_moved_says_so_and_fails(tmp_path: Path) -> No
     code, err_text = run.wait(120), written[1].read_text()
     assert (code, "was removed or moved while its study ran" in err_text) == (1, True), err_text
     assert json.loads(written[0].read_text())["exit_code"] == 1
+    assert (
+        "planned 1 = ok 0 + failed 0 + skipped 0 + missing 1"
+        in merlin("status", "moved", cwd=tmp_path).stdout
+    )
+    assert merlin("restart", "moved", "--local", cwd=tmp_path).returncode == 0

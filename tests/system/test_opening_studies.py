@@ -33,7 +33,7 @@ from merlin.ledger.writer import LedgerWriter
 from merlin.plan.plan_io import plan_digest, write_plan
 from merlin.plan.reopen import Again
 from merlin.plan.reports import ChunkReport
-from merlin.plan.tasks import Chunk, ChunkResult, Outcome
+from merlin.plan.tasks import NO_OUTCOME, Chunk, ChunkResult, Outcome
 from merlin.views.published import PublishedStudy
 from merlin.workspace.directory import Workspace, open_workspace
 from merlin.workspace.holding import lock
@@ -112,6 +112,29 @@ def test_a_study_that_redis_lost_is_published_again(
     assert [s.study_id for s in worker.registry.studies()] == ["s1"]
     assert worker.publish_again() == "busy"
     assert open_study(workspace, config).num_messages == 1  # it has no owner yet
+
+
+def test_what_ran_on_lost_records_is_opened_with_them_and_what_ran_before_a_reset_is_not(
+    config: Config, workspace: Workspace
+) -> None:
+    def record(instance: str, lo: int, hi: int, began: float) -> None:
+        session = make_session(began)
+        with LedgerWriter(workspace.ledger_dir, "w", session=session, study_id="s1") as ledger:
+            ledger.append(RangeRecord(instance=instance, lo=lo, hi=hi, outcome=Outcome.OK))
+
+    def missing(instance: str) -> list[tuple[int, int]]:
+        return replay(workspace.ledger_dir, workspace.plan).outcomes[instance].ranges([NO_OUTCOME])
+
+    record("sim", 0, 4, 1.0)
+    record("post", 0, 4, 1.0)
+    open_study(workspace, config, again=Again(tasks={"sim": [(0, 3)]}))
+    cancel(workspace, config)
+    assert "lost" not in open_study(workspace, config).note
+    assert (missing("sim"), missing("post")) == ([(0, 3)], [])
+    cancel(workspace, config)
+    record("post", 2, 4, time.time() + 60)  # and the record of task 2 of sim, which it ran on, is lost
+    assert "1 task that ran on what it recorded runs again" in open_study(workspace, config).note
+    assert (missing("sim"), missing("post")) == ([(0, 3)], [(2, 3)])
 
 
 def test_a_worker_leaves_a_study_to_the_command_that_has_it(

@@ -461,6 +461,14 @@ def test_a_data_directory_that_others_can_write_into_is_refused_and_an_open_one_
     assert stat.S_IMODE(data.stat().st_mode) == 0o755
 
 
+@pytest.mark.parametrize("words", [("start", "--dir"), ("init", "--dir"), ("config", "-d")])
+def test_a_directory_whose_name_is_no_text_is_refused_before_anything_is_made(home, words):
+    home.merlin("server", "init")
+    before = sorted(home.path.rglob("*")), (home.server / "merlin_server.yaml").read_text()
+    assert "is not UTF-8 text" in home.merlin("server", *words, "caf\udce9", code=2).stderr
+    assert (sorted(home.path.rglob("*")), (home.server / "merlin_server.yaml").read_text()) == before
+
+
 def test_a_damaged_description_is_shown_with_its_place(home):
     home.merlin("server", "init")
     path = home.server / "merlin_server.yaml"
@@ -537,5 +545,8 @@ def test_another_configuration_that_comes_first_is_mentioned(home):
     config.write_text("broker: {name: redis, server: h}\n")
     done = home.merlin("server", "start").stdout
     assert f"{config} comes first" in done
+    again = home.merlin("server", "start", MERLIN_CONFIG="gone.yaml").stdout
+    assert "gone.yaml, which does not exist" in again and "unset MERLIN_CONFIG; merlin config use" in again
+    assert "config_path.txt cannot be read" in home.merlin("server", "start", HOME=str(config)).stdout
     home.merlin("config", "use", str(home.server))
     assert require_config(home.env, cwd=home.path.parent).path == home.server / "app.yaml"

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 from commands import run_merlin
-from damage_tools import extents_of, flip, numbers
+from damage_tools import extents_of, flip, lose_records, numbers
 from effort import repeats
 from waiting import wait_until
 
@@ -461,6 +464,54 @@ def size_of(folder: Path) -> int:
         with suppress(FileNotFoundError):
             size += path.stat().st_size
     return size
+
+
+@pytest.mark.parametrize("has_digest", [True, False])
+def test_lost_rows_are_not_made_of_other_samples(workspace: Path, has_digest: bool) -> None:
+    plan, samples = workspace / "merlin_info/plan.json", workspace / "merlin_info/samples.npy"
+    if not has_digest:  # as in earlier plans
+        plan.write_text(re.sub('"digest": *"blake3:[^"]*"', '"digest":""', plan.read_text()))
+    flip_image(workspace / "collect")
+    kept = np.load(samples)
+    np.save(samples, kept[::-1])
+    done = merlin("shards", "verify", workspace / "collect", "--repair")
+    assert done.returncode == 1
+    assert f"{samples} has " in done.stderr
+    assert (ran(workspace, "simulate"), not_ended(workspace)) == ([], 0)
+    np.save(samples, kept)
+    assert verify(workspace / "collect", "--repair", code=0)["repair"]["same_content"]
+
+
+def test_nothing_is_reset_without_its_samples_and_the_advice_brings_them_back(workspace: Path) -> None:
+    samples = workspace / "merlin_info/samples.npy"
+    kept = samples.read_bytes()
+    samples.write_bytes(kept[:200])
+    for command in (["rerun", "--samples", "3", "--yes"], ["restart", "--failed"]):
+        done = merlin(command[0], workspace, *command[1:], "--local")
+        assert done.returncode == 1
+        assert not_ended(workspace) == 0
+    advice = shlex.split(done.stderr.rpartition("to make them again: ")[2])
+    assert advice[:2] == ["merlin", "samples"]
+    assert merlin(*advice[1:]).returncode == 0
+    assert samples.read_bytes() == kept
+    merlin("rerun", workspace, "--samples", "3", "--yes", "--local")
+    assert ran(workspace, "simulate") == [3]
+
+
+def not_ended(workspace: Path) -> int:
+    return sum(step["missing"] for step in json.loads(merlin("status", workspace, "--json").stdout)["steps"])
+
+
+def test_what_used_tasks_whose_records_are_lost_is_made_again_with_them(workspace: Path) -> None:
+    before = read_manifest(workspace / "collect").content_digest
+    (workspace / "moody").touch()
+    lose_records(workspace / "merlin_info/ledger", "simulate", 20)
+    done = merlin("restart", workspace, "--local")
+    assert "part of the ledger is lost" in done.stderr
+    assert 20 in ran(workspace, "simulate")
+    assert verify(workspace / "collect", code=0)["problems"] == []
+    assert read_manifest(workspace / "collect").content_digest != before
+    assert "part of the ledger" not in merlin("restart", workspace, "--local").stderr
 
 
 @pytest.mark.parametrize("seed", range(repeats(2, 8)))

@@ -69,6 +69,7 @@ def test_values_of_a_text_file_stay_as_they_are_written(home: Home, suffix: str)
     assert samples_of_plan(open_workspace(study)).text_rows(1, 3) == [("1e3", "12"), ("5", "6")]
     file.write_text("".join(lines[:2]))
     home.run("--update", study, "--yes")
+    assert open_workspace(study).samples_may_change
     home.ask("rerun", study, "--step", "sim", "--samples", "0-1", "--yes", "--local")
     said = sorted(path.read_text().strip() for path in (study / "sim").glob("*/*.out"))
     assert said == ["0.20 007", "1e3 12"]
@@ -92,6 +93,7 @@ def test_an_update_that_was_stopped_adds_the_samples_that_its_command_made_befor
     update_alone(home, study)
     assert samples_after(home, study) == "2 new"
     home.run("--update", study, "--yes")
+    assert all(member.samples_may_change for member in members(open_workspace(study)))
     rows = [
         member.samples().rows(0, member.plan.samples.num)["X"] for member in members(open_workspace(study))
     ]

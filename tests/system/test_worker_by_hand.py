@@ -27,7 +27,7 @@ def test_a_worker_that_is_started_by_hand_runs_a_study(tmp_path: Path, any_redis
     env["PATH"] = f"{Path(sys.executable).parent}:{env['PATH']}"
     line = run_merlin("run-workers", "demo.yaml", "--echo", cwd=tmp_path, env=env).stdout.strip()
     if not shown:
-        line = line[line.index("celery -A merlin worker") :]
+        line = line[line.index("celery -A merlin worker") :] + " --autoscale 2,1"
     with (tmp_path / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
             ["bash", "-c", f"exec {line}"], cwd=tmp_path, env=env, stdout=log, stderr=log, stdin=subprocess.DEVNULL

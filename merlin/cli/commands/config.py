@@ -52,14 +52,14 @@ def create(for_test: bool, task_server: str, path: Path | None, broker: str, as_
     from merlin.config.edit import template, use
     from merlin.config.keys import make_key
     from merlin.config.places import default_config_path, default_key_path
-    from merlin.config.private_file import write_private
+    from merlin.config.private_file import make_parent, write_private
 
     if task_server != "celery":
         raise UsageError(f"--task-server {task_server}: only celery can be configured")
     path = default_config_path(os.environ) if path is None else path.absolute()
-    is_new = not path.exists()
+    is_new = not os.path.exists(path)  # noqa: PTH110 - False in a directory of somebody else, too
     if is_new:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_parent(path)
         write_private(path, template(broker))
     use(path, os.environ, beside=for_test)
     if not for_test:
@@ -68,6 +68,8 @@ def create(for_test: bool, task_server: str, path: Path | None, broker: str, as_
         print_json({"path": path, "made": is_new})
     elif is_new:
         print(f"{path} is written; fill in what stands in < >, then: merlin config check")
+        if not for_test:
+            print("Merlin uses it from now on; until it is filled in, add --local to merlin run")
     else:
         print(f"{path} exists and is kept")
 

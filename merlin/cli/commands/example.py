@@ -39,12 +39,13 @@ def example(name: str, to: Path | None, as_json: bool) -> None:
         return
     if name not in specs:
         raise UsageError(f"example {name!r} not found; there are: {', '.join(specs)}")
-    spec = _copy(specs[name], to)
+    spec, is_new = _copy(specs[name], to)
     shown = spec.relative_to(Path.cwd()) if spec.is_relative_to(Path.cwd()) else spec
     if as_json:
-        print_json({"name": name, "spec": spec})
+        print_json({"name": name, "spec": spec, "made": is_new})
     else:
-        print(f"{shown} is written; run it with: {command_line('run', shown)}")
+        what = "is written" if is_new else "is there already"
+        print(f"{shown} {what}; run it with: {command_line('run', shown)}")
 
 
 def _specs() -> dict[str, Path]:
@@ -57,25 +58,28 @@ def _specs() -> dict[str, Path]:
     raise UsageError(f"this installation in {package} came without the example studies")
 
 
-def _copy(spec: Path, to: Path | None) -> Path:
-    """Copy an example with all its files; returns the spec.
+def _copy(spec: Path, to: Path | None) -> tuple[Path, bool]:
+    """Copy an example with all its files; returns the spec, and False if it was there already.
 
     A spec alone becomes `to`/NAME.yaml (`to` is by default the current directory), a folder becomes `to` (by
     default one of its own name). Raises UsageError for what would be written over.
     """
-    names = {entry.name for entry in spec.parent.iterdir()}
-    if names - set(_LEFT_BEHIND) == {spec.name}:
-        target = (to or Path.cwd()) / spec.name
-        if not target.parent.is_dir():
-            _refuse_if_there(target.parent)
+    names = {entry.name for entry in spec.parent.iterdir()} - set(_LEFT_BEHIND)
+    is_alone = names == {spec.name}
+    folder = to or (Path.cwd() if is_alone else Path.cwd() / spec.parent.name)
+    target = folder / spec.name
+    if all((folder / name).exists() for name in names) and target.read_bytes() == spec.read_bytes():
+        return target, False
+    if is_alone:
+        if not folder.is_dir():
+            _refuse_if_there(folder)
         _refuse_if_there(target)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(spec, target)
-        return target
-    folder = to or Path.cwd() / spec.parent.name
-    _refuse_if_there(folder)
-    shutil.copytree(spec.parent, folder, ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
-    return folder / spec.name
+    else:
+        _refuse_if_there(folder)
+        shutil.copytree(spec.parent, folder, ignore=shutil.ignore_patterns(*_LEFT_BEHIND))
+    return target, True
 
 
 def _refuse_if_there(path: Path) -> None:

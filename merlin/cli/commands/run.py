@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,10 +173,12 @@ def _ways_to_start(
 def _new_study(spec: Spec, options: StudyOptions, *, is_moved: bool) -> Workspace:
     """Prepare the study. The lines about it are upstream's, for scripts that look for them."""
     from merlin.api.beginning import new_study
+    from merlin.cli.reading_samples import reading_shown
 
     if "OUTPUT_PATH" in spec.variables:
         remark(f"OUTPUT_PATH: {spec.variables['OUTPUT_PATH']}")
-    workspace = new_study(spec, options, is_moved=is_moved)
+    with reading_shown():
+        workspace = new_study(spec, options, is_moved=is_moved)
     if workspace.plan.samples is not None:
         remark(f"{count(workspace.plan.samples.num, 'sample')} loaded.")
     return workspace
@@ -193,14 +196,16 @@ def _carry_out(
 
     `ways`: the commands that start workers. If `scales` is true, batch jobs bring the workers.
     """
+    from merlin.cli.execute import resumable
     from merlin.cli.running import Work, run_works, told
     from merlin.execution.conductor import RunOptions
 
-    if config is None:
-        remark(f"workspace {workspace.path}")
     options = RunOptions(workers=num_workers)
     work = Work(study=workspace, options=options, ways=ways, is_named=True, brings_workers=scales)
-    reports = run_works([work], config, as_json=as_json)
+    with resumable(workspace.path) if config is None else nullcontext():
+        if config is None:
+            remark(f"workspace {workspace.path}")
+        reports = run_works([work], config, as_json=as_json)
     if not scales or not reports[0].needs_workers:
         return told(reports, as_json=as_json)
     from merlin.cli.autoscaling import run_in_jobs

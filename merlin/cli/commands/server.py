@@ -119,18 +119,21 @@ def _say_how_to_use(place: Folder) -> None:
     """Say whether `merlin run` in this directory takes this server, and how to take it elsewhere."""
     from merlin.config.load import find_config_path
 
+    hidden = [name for name in ("MERLIN_BROKER_URL", "MERLIN_CONFIG") if os.environ.get(name)]
     try:
         found = find_config_path()
         used = found[0].resolve() if found else None
-    except ConfigError:
-        used = None
-    url = os.environ.get("MERLIN_BROKER_URL")
-    if used == place.app_file.resolve() and not url:
+        why = f"{used} comes first" if used else "it is in another directory"
+    except ConfigError as error:
+        used, why = None, str(error)
+    if "MERLIN_BROKER_URL" in hidden:
+        used, why = None, "MERLIN_BROKER_URL comes first"
+    if used == place.app_file.resolve():
         print("Merlin uses it in this directory. From anywhere:")
     else:
-        first = "MERLIN_BROKER_URL" if url else used or "it is elsewhere"
-        print(f"Merlin does NOT use it yet: {first} comes first. To use it:")
-    print(f"  {'unset MERLIN_BROKER_URL; ' if url else ''}{command_line('config', 'use', place.app_file)}")
+        print(f"Merlin does NOT use it yet: {why}\nTo use it:")
+    unset = f"unset {' '.join(hidden)}; " if hidden else ""
+    print(f"  {unset}{command_line('config', 'use', place.app_file)}")
     _say_who_can_connect(place)
 
 

@@ -97,6 +97,7 @@ class WorkerApp:
         )
         self.engine: Engine | None = None
         self.celery.task(name=names.TASK, ignore_result=True)(self.chunk)
+        signals.worker_init.connect(_fix_size, weak=False)
         signals.celeryd_after_setup.connect(self._after_setup, weak=False)
 
     def chunk(self, envelope: Any) -> None:
@@ -148,6 +149,12 @@ class WorkerApp:
         engine.start()
         # a warning of the batch scheduler; Celery would print its threads
         signal.signal(signal.SIGUSR1, lambda *_: engine.leaving.warn())
+
+
+def _fix_size(sender: Any, **_: Any) -> None:
+    """Take `--autoscale MAX,MIN` for `--concurrency MAX`: a pool of threads cannot grow."""
+    if limits := sender.options.pop("autoscale", None):
+        sender.concurrency = limits[0]
 
 
 def __getattr__(name: str) -> Any:

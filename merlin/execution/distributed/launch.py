@@ -40,10 +40,11 @@ class SpecWorker(Struct, frozen=True, kw_only=True):
     name: str
     queues: tuple[str, ...]  # names as in the spec
     batch: Batch  # of the worker, else of the study
-    args: tuple[str, ...] = ()  # for the Celery worker, as the spec has them
+    args: tuple[str, ...] = ()  # for the Celery worker
     nodes: int | None = None  # of the worker, else of its batch block
     hosts: tuple[str, ...] = ()  # of the allocation, those that `machines` allows; (): all
     starts_programs: bool = False  # a step of it uses $(LAUNCHER)
+    note: str = ""  # for the user, about its arguments
 
 
 class Skipped(Struct, frozen=True, kw_only=True):
@@ -180,22 +181,41 @@ def with_free_name(worker: SpecWorker, taken: Collection[str]) -> SpecWorker:
     return replace(worker, name=name)
 
 
+def with_more_args(worker: SpecWorker, more: Sequence[str]) -> SpecWorker:
+    """The worker with further arguments, which have priority over its own, and a fixed number of tasks at once.
+
+    A pool of threads cannot grow: `--autoscale MAX,MIN` becomes `--concurrency MAX`, and as in Celery no other counts.
+    """
+    kept, given = list[str](), ""
+    words = iter((*worker.args, *more))
+    for word in words:
+        option, has_value, value = word.partition("=")
+        if option == "--autoscale":
+            given = value if has_value else next(words, "")
+        else:
+            kept.append(word)
+    try:
+        size = max(map(int, given.split(",")))
+    except ValueError:  # none is given, or Celery says what is wrong with it
+        return replace(worker, args=(*worker.args, *more))
+    note = f"worker {worker.name}: --autoscale {given} means --concurrency {size} here"
+    return replace(worker, args=(*kept, "--concurrency", str(size)), note=note)
+
+
 def worker_command(
     config: Config | None,
     worker: SpecWorker,
     *,
-    extra_args: Sequence[str] = (),
     level: str = "INFO",
     num_cores: int | str | None = None,
     place: str = "%h",
 ) -> list[str]:
-    """The command that starts one Celery worker. The arguments of the spec have priority over ours.
+    """The command that starts one Celery worker. Its own arguments have priority over ours.
 
-    `num_cores` becomes the concurrency; with None Celery decides. The name ends with `place`. `extra_args` follow the
-    arguments of the spec, so they have priority. Without a config the queues have no namespace; such a command is only
-    for display.
+    `num_cores` becomes the concurrency; with None Celery decides. The name ends with `place`. Without a config the
+    queues have no namespace; such a command is only for display.
     """
-    theirs = [*worker.args, *extra_args]
+    theirs = worker.args
     queues = [config.queue_name(q) if config else QUEUE_TAG + q for q in worker.queues]
     line = [sys.executable, "-P", "-m", "merlin.celery", "-A", APP, "worker"]
     if not _has(theirs, "-n", "--hostname"):
@@ -203,7 +223,7 @@ def worker_command(
     line += ["-Q", ",".join(queues)]
     if not _has(theirs, "-P", "--pool"):
         line += ["--pool", "threads"]
-    if num_cores is not None and not _has(theirs, "-c", "--concurrency", "--autoscale"):
+    if num_cores is not None and not _has(theirs, "-c", "--concurrency"):
         line += ["--concurrency", str(num_cores)]
     if not _has(theirs, "-l", "--loglevel"):
         line += ["-l", level]
@@ -243,16 +263,21 @@ def launches(
             before, num_nodes = worker.batch.launch_pre or "", _num_nodes(worker, allocation)
             shared.setdefault((worker.batch.shell, before, num_nodes, tuple(words)), []).append(worker)
             continue
-        note = _why_here(worker, allocation, words)
+        notes = filter(None, (worker.note, _why_here(worker, allocation, words)))
         here.append(
-            Launch(argv=tuple(command(worker, False)), queues={worker.name: worker.queues}, note=note)
+            Launch(
+                argv=tuple(command(worker, False)),
+                queues={worker.name: worker.queues},
+                note="\n".join(notes),
+            )
         )
     for (shell, before, num_nodes, launcher), group in shared.items():
         argv = [*launcher, *node_workers.command({w.name: command(w, True) for w in group}, logs)]
         if before:  # text of the user, for the user's shell
             argv = [*shlex.split(shell), "-c", f"{before} {shlex.join(argv)}"]
         queues = {worker.name: worker.queues for worker in group}
-        here.append(Launch(argv=tuple(argv), queues=queues, num_nodes=num_nodes, is_local=False))
+        note = "\n".join(worker.note for worker in group if worker.note)
+        here.append(Launch(argv=tuple(argv), queues=queues, num_nodes=num_nodes, is_local=False, note=note))
     return here
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from merlin.errors import (
     ExecutionError,
@@ -30,7 +31,8 @@ from merlin.execution.distributed.redis_backend import RedisBackend
 from merlin.execution.distributed.registry import StudyInfo
 from merlin.execution.distributed.study import Study
 from merlin.execution.distributed.tools import Tools
-from merlin.ledger.records import EventRecord, RangeRecord
+from merlin.ledger.lost_outcomes import resets_after_loss, told
+from merlin.ledger.records import EventRecord
 from merlin.ledger.replay import replay
 from merlin.ledger.resets import resets
 from merlin.ledger.session import next_session
@@ -103,11 +105,12 @@ class _Publisher:
         # killed, workers that know the study publish it
         self._mailbox.forget()
         session = next_session(self._workspace.ledger_dir, self._tools.backend.time())
-        self._record_start(session)
+        about_ledger = self._record_start(session)
         now = self._tools.backend.time()
         self._registry.advertise(self._study.info(session, now))
         self._mailbox.open(session)
-        return self._resume(session, resumed=False)
+        opened = self._resume(session, resumed=False)
+        return replace(opened, note=f"{about_ledger}\n{opened.note}") if about_ledger else opened
 
     def _advertised(self) -> StudyInfo | None:
         """The advertisement of the study, if it is not over.
@@ -125,14 +128,18 @@ class _Publisher:
             )
         return info
 
-    def _record_start(self, session: str) -> None:
-        """Record the start of the run, and reset the tasks that run again."""
-        plan, records = self._workspace.plan, list[RangeRecord]()
-        if self._again:
-            outcomes = replay(self._workspace.ledger_dir, plan).outcomes
-            records = resets(self._again.to_reset(plan, outcomes))
+    def _record_start(self, session: str) -> str:
+        """Record the start of the run, and reset the tasks that run again.
+
+        Returns a line for the user if the ledger has lost outcomes.
+        """
+        plan = self._workspace.plan
+        found = replay(self._workspace.ledger_dir, plan)
+        after_loss = resets_after_loss(found, plan)
+        records = [*resets(self._again.to_reset(plan, found.outcomes)), *after_loss]
         data = {"executor": "celery", "pid": os.getpid(), "host": socket.gethostname()}
         append_records(self._workspace, session, *records, EventRecord(kind="run_started", data=data))
+        return told(after_loss)
 
     def _resume(self, session: str, *, resumed: bool) -> Opened:
         """Act as the owner, unless there is one. A new run can have one if this process was suspended meanwhile."""

@@ -41,6 +41,8 @@ class Channel(redis.Channel):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)  # type: ignore[no-untyped-call]
         self.QoS = QoS  # type: ignore[assignment]
+        # with a connection of its own, because this channel may close those of its pool at the same time
+        self._unblocker = self.Client(connection_pool=self._get_pool())  # type: ignore[no-untyped-call]
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         connection = self.client.connection
@@ -56,8 +58,8 @@ class Channel(redis.Channel):
         If this account may not do that, the wait goes on.
         """
         if self._in_poll and self._client_id is not None:
-            with suppress(*self.connection_errors, ResponseError), self.conn_or_acquire() as client:
-                client.client_unblock(self._client_id)
+            with suppress(*self.connection_errors, ResponseError):
+                self._unblocker.client_unblock(self._client_id)
 
     def _brpop_read(self, **options: Any) -> Any:
         try:

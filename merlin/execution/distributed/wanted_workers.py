@@ -97,14 +97,14 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
             environment=environment,
         )
         taken = {short_name(worker.name).removesuffix(f".{host}") for worker in alive}
+        extra_args = launch.split_args(self.request.worker_args, environment)
         named = []
         for worker in selection.start:
-            named.append(launch.with_free_name(worker, taken))
+            named.append(launch.with_more_args(launch.with_free_name(worker, taken), extra_args))
             taken.add(named[-1].name)
-        extra_args = launch.split_args(self.request.worker_args, environment)
         return selection, launch.launches(
             named,
-            partial(self._command, config=config, extra_args=extra_args),
+            partial(self._command, config=config),
             which=shutil.which,
             logs=self.logs,
             allocation=self.allocation,
@@ -131,12 +131,9 @@ class WantedWorkers(Struct, frozen=True, kw_only=True):
             return None
         return found[0]
 
-    def _command(
-        self, worker: SpecWorker, is_elsewhere: bool, *, config: Config | None, extra_args: tuple[str, ...]
-    ) -> list[str]:
+    def _command(self, worker: SpecWorker, is_elsewhere: bool, *, config: Config | None) -> list[str]:
         """The command of one worker; values that only its node knows are filled in on that node."""
-        level = self.request.level
-        make = partial(launch.worker_command, config, worker, extra_args=extra_args, level=level)
+        make = partial(launch.worker_command, config, worker, level=self.request.level)
         if is_elsewhere:
             return make(num_cores=CORES, place=NODE)
         if self.rank is not None:

@@ -145,7 +145,7 @@ def _write_together(
         files = []
         for one in lists:
             path = stack.enter_context(replacing(directory / f"{one.name}{SUFFIX}"))
-            file = stack.enter_context(path.open("w", encoding="utf-8"))
+            file = stack.enter_context(path.open("w", encoding="utf-8", errors="surrogateescape"))
             included = sum(int(one.mask(part).sum()) for part in parts)
             kind = "EXCLUSION" if one.excludes else "INCLUSION"
             file.write(f"CONDUIT_HDF5_{kind}\n{included} {total - included} {len(parts)}\n")

@@ -220,6 +220,15 @@ def manifest_path(path: Path) -> Path:
     return path if path.name == NAME else path / NAME
 
 
+def unfinished(directory: Path) -> str:
+    """Why a data set that is made outside of a study has no manifest yet, and what to do; "" if none is made here."""
+    what = next((what for what in ("import", "collect") if (directory / f".{what}").is_dir()), "")
+    return what and (
+        f"{directory} is no data set yet: its {what} has not finished; give the same command again "
+        f"(merlin shards {what} … --out {directory}), and it goes on"
+    )
+
+
 def source_workspace(data: DataSet, source: SourceInfo) -> Path:
     """Return the workspace in which a source's tasks ran, and in which they are run again."""
     # the data set lies below the study's workspace, at the path that is the aggregate's id
@@ -251,7 +260,8 @@ def read_manifest(path: Path) -> DataSet:
     path = manifest_path(path)
     if not path.is_file():
         raise NotADataSetError(
-            f"{path.parent} is not a finished data set: it has no {NAME}; "
+            unfinished(path.parent)
+            or f"{path.parent} is not a finished data set: it has no {NAME}; "
             "give the directory of an aggregate step, inside the workspace"
         )
     try:

@@ -47,6 +47,16 @@ class Statistics:
         return tuple(math.sqrt(q / n) if n else math.nan for q, n in zip(self.m2, self.count, strict=True))
 
     @property
+    def constant(self) -> tuple[bool, ...]:
+        """Whether all values of a channel are the same."""
+        return tuple(low == high for low, high in zip(self.min, self.max, strict=True))
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether `std` is known of all channels that vary; not so if float64 cannot hold the squares of values."""
+        return all(c or 0 < m2 < math.inf for c, m2 in zip(self.constant, self.m2, strict=True))
+
+    @property
     def channels(self) -> list[Channel]:
         return list(zip(self.count, self.min, self.max, self.mean, self.m2, strict=True))
 

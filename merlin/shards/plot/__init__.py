@@ -74,7 +74,7 @@ def write_plot(
     sections = make_sections(reader, wanted or request(), on_section)
     on_section("drawing")
     if suffix == ".html":
-        content = make_page(describe_data_set(reader.manifest), sections).encode()
+        content = make_page(describe_data_set(reader.manifest), sections).encode(errors="replace")
     else:
         content = picture(make_figure(sections, *_heading(reader)), suffix[1:])
     with replacing(path) as temporary:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -215,17 +215,25 @@ def _is_series(info: FieldInfo) -> bool:
 def _fans_of(source: ChartSource, info: FieldInfo, rows: Array) -> Iterator[series.Fan]:
     along, channel = _axes_of(info)
     at = series.thin(info.shape[along])
-    x, x_name, x_units = _coordinates(source, info, along)
-    values = drawn(source.reader[info.name][rows]).astype(np.float64)
+    x, x_name, x_units = _coordinates(source, info, along, at)
+    values = drawn(_thinned(source.reader[info.name], rows, along, at)).astype(np.float64)
     shown = _lines(source, len(rows))
     if channel is None:
-        yield series.Fan(drawn_name(info), info.units, x_name, x_units, x[at], values[:, at], shown)
+        yield series.Fan(drawn_name(info), info.units, x_name, x_units, x, values, shown)
         return
     values = np.moveaxis(values, channel + 1, 0)
     for i, part in enumerate(values):
         name = info.channels[i] if info.channels else str(i)
         name = f"{drawn_name(info)}[{name}]"
-        yield series.Fan(name, info.units, x_name, x_units, x[at], part[:, at], shown)
+        yield series.Fan(name, info.units, x_name, x_units, x, part, shown)
+
+
+def _thinned(column: Any, rows: Array, axis: int, at: Array) -> Array:
+    """Rows of a column at positions `at` of an axis of theirs; of large rows, one at a time is in memory."""
+    row_bytes = column.dtype.itemsize * float(np.prod(column.shape[1:]))
+    if row_bytes * len(rows) <= _MOST_BYTES:
+        return np.asarray(column[rows].take(at, axis + 1))
+    return np.stack([column[int(row)].take(at, axis) for row in rows])
 
 
 def _ragged_fan(source: ChartSource, info: FieldInfo, rows: Array) -> series.Fan:
@@ -258,14 +266,14 @@ def _axes_of(info: FieldInfo) -> tuple[int, int | None]:
     return (0, 1) if channel is None else (1 - channel, channel)
 
 
-def _coordinates(source: ChartSource, info: FieldInfo, along: int) -> tuple[Array, str, str]:
-    """Where along its axis the values of a series lie, and the name and the units of that."""
+def _coordinates(source: ChartSource, info: FieldInfo, along: int, at: Array) -> tuple[Array, str, str]:
+    """Where along its axis the values of a series at positions `at` lie, and the name and the units of that."""
     name = info.axes[along] if along < len(info.axes) else ""
     known = _coordinate_name(source, info)
     if known:
-        x = np.asarray(source.reader[known][int(source.choice.rows[0])], dtype=np.float64)
+        x = source.reader[known][int(source.choice.rows[0])][at].astype(np.float64)
         return x, known, source.reader.fields[known].units
-    return np.arange(info.shape[along], dtype=np.float64), *_index_name(name)
+    return at.astype(np.float64), *_index_name(name)
 
 
 def _index_name(axis: str) -> tuple[str, str]:
@@ -284,8 +292,10 @@ def _coordinate_name(source: ChartSource, info: FieldInfo) -> str:
         return ""
     if np.dtype(known.dtype).kind == "c":
         return ""
-    some = np.asarray(source.reader[name][source.choice.some(20)], dtype=np.float64)
-    return name if bool((some == some[0]).all() and (np.diff(some[0]) > 0).all()) else ""
+    column, (first, *others) = source.reader[name], source.choice.some(20).tolist()
+    x = column[first]
+    ascends = bool((x[1:] > x[:-1]).all())
+    return name if ascends and all(np.array_equal(column[row], x) for row in others) else ""
 
 
 def _sheet(source: ChartSource, chart: str, title: str) -> Iterator[Section]:

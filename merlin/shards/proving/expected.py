@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from merlin.base.ranges import Ranges, mark, to_ranges
+from merlin.base.ranges import Ranges, mark, to_ranges, touching
 from merlin.errors import ShardError
 from merlin.shards.format.counts import OUTCOMES
-from merlin.shards.format.manifest_file import DataSet, SourceInfo
+from merlin.shards.format.manifest_file import DataSet
 from merlin.shards.format.segments import Array
 
 ABSENT = OUTCOMES[1:]  # of rows that are not in the data set
@@ -19,14 +17,10 @@ def expected_rows(data: DataSet, lo: int, hi: int) -> Array:
     """Rows of [lo, hi) that the data set holds, ascending: all but those that failed, were filtered …"""
     mask = np.ones(hi - lo, dtype=bool)
     for source in data.sources:
-        mark(mask, _absent(source), lo, False)
+        first = source.first_row
+        for outcome in ABSENT:
+            mark(mask, touching(getattr(source, outcome), lo - first, hi - first), lo - first, False)
     return lo + np.flatnonzero(mask)
-
-
-def _absent(source: SourceInfo) -> Iterator[tuple[int, int]]:
-    for outcome in ABSENT:
-        for a, b in getattr(source, outcome):
-            yield source.first_row + a, source.first_row + b
 
 
 def sample_ids(data: DataSet, rows: Array) -> Array:

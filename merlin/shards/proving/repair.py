@@ -169,7 +169,7 @@ def workspace_of_row(data: DataSet, row: int) -> str:
 def absent_rows(data: DataSet, entry: ShardEntry) -> Ranges:
     """Rows of a shard whose tasks did not end ok; rows that filters rejected are not among them."""
     there = expected_rows(data, entry.lo, entry.hi)
-    filtered = numbers(r for f in data.filters for r in f.rows)
+    filtered = numbers(r for ranges in filtered_in(data, entry.lo, entry.hi).values() for r in ranges)
     return to_ranges(np.setdiff1d(np.arange(entry.lo, entry.hi), np.union1d(there, filtered)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from merlin.base.ranges import Ranges, to_ranges
+from merlin.base.ranges import Ranges, to_ranges, touching
 from merlin.errors import ShardError
 from merlin.shards.evidence.stored import StoredColumn, StoredShard
 from merlin.shards.format.digest import TEXT_BLOCK_ROWS, block_rows, combine, digest_array, digest_bytes
@@ -64,7 +64,7 @@ def filtered_in(data: DataSet, lo: int, hi: int) -> dict[str, Ranges]:
     """What filters rejected of rows [lo, hi), by expression."""
     found = {}
     for each in data.filters:
-        ranges = tuple((max(a, lo), min(b, hi)) for a, b in each.rows if a < hi and b > lo)
+        ranges = tuple((max(a, lo), min(b, hi)) for a, b in touching(each.rows, lo, hi))
         if ranges:
             found[each.expression] = ranges
     return found

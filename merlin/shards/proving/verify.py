@@ -32,6 +32,7 @@ from merlin.shards.format.manifest_file import (
     DataSet,
     manifest_path,
     read_manifest,
+    unfinished,
 )
 from merlin.shards.proving.damage import DataSetProblem, lost_rows, problem, samples_by_kind
 from merlin.shards.proving.expected import ABSENT, sample_ids
@@ -156,7 +157,12 @@ def _manifest_problem(directory: Path, error: ShardError) -> DataSetProblem:
 
 
 def _was_finished(directory: Path) -> bool:
-    """True if the study of a data set without a manifest says that it had one, or if there is no study."""
+    """True if the study of a data set without a manifest says that it had one, or if there is no study.
+
+    An import or a collect that was interrupted has not finished.
+    """
+    if unfinished(directory):
+        return False
     found = find_aggregate(directory)
     return found is None or has_manifest_outcome(*found)
 

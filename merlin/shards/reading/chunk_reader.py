@@ -13,7 +13,7 @@ from msgspec import Struct
 from merlin.base.codecs.codec import DecodeError
 from merlin.shards.format.segments import Array
 from merlin.shards.reading.indexing import groups
-from merlin.shards.reading.shard_file import Chunked, ShardFile
+from merlin.shards.reading.shard_file import Chunked, ReplacedError, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
 from merlin.shards.reading.sharing import Cache, Workers
 
@@ -78,12 +78,15 @@ class ChunkReader:
             out[at] = block[share.local[job.picks] - job.chunk * rows]
 
     def _decode(self, job: _Job, path: str, out: Array) -> None:
-        share, stored = job.share, job.share.stored
-        offset = int(stored.offsets[job.chunk])
+        share, before = job.share, job.share.stored
         memory = out.reshape(-1).view(np.uint8)
 
         def decode(file: ShardFile) -> None:
-            raw = self._files.content(share.shard)[offset : offset + int(stored.sizes[job.chunk])]
+            stored = self._files.find(share.shard, file, path)
+            if not isinstance(stored, Chunked) or (stored.num, stored.rows) != (before.num, before.rows):
+                raise ReplacedError
+            offset = int(stored.offsets[job.chunk])
+            raw = self._files.content(share.shard, file)[offset : offset + int(stored.sizes[job.chunk])]
             try:
                 stored.pipeline.decode(raw, int(stored.masks[job.chunk]), memory)
             except DecodeError as e:

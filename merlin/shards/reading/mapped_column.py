@@ -15,7 +15,7 @@ from merlin.base.ranges import distinct
 from merlin.errors import ShardError, command_line
 from merlin.shards.format.segments import Array
 from merlin.shards.reading.address_range import PAGE, AddressRange
-from merlin.shards.reading.shard_file import Contiguous, ReplacedError, ShardFile
+from merlin.shards.reading.shard_file import Contiguous, ShardFile
 from merlin.shards.reading.shard_files import ShardFiles
 from merlin.shards.reading.sharing import ForkLock
 
@@ -85,11 +85,9 @@ class MappedColumn:
 
     def _place(self, shard: int) -> bool:
         def place(file: ShardFile) -> bool:
-            stored = self._files.stored(shard, self._path)
+            stored = self._files.find(shard, file, self._path)
             if not isinstance(stored, Contiguous):
                 return False
-            if file.known(self._path) is not stored:
-                raise ReplacedError
             size = stored.num * self.item_bytes
             if size > self._capacities[shard]:  # written again: it would cover the next shard's part
                 return False

@@ -15,11 +15,13 @@ from merlin.shards.format.segments import Array, numbers_of_runs
 from merlin.shards.reading.planned import NO_CAUSE, absent_values, planned_rows
 from merlin.shards.reading.reader import SampleReader
 from merlin.shards.reading.sql_text import mentioned, quote, quote_dotted, quote_keywords, with_from
+from merlin.shards.reading.store import OnProgress
 from merlin.shards.reading.table import (
     ID_COLUMNS,
     PLANNED_COLUMNS,
     ResultTable,
     ambiguous_names,
+    array_fields,
     column_values,
     complex_columns,
     split_codes,
@@ -36,18 +38,21 @@ VIEW = "rows"
 _UNKNOWN = re.compile(r'(?:Referenced column|column named|Table .* does not have a column named) "([^"]+)"')
 
 
-def positions_where(reader: SampleReader, expression: str) -> Array:
+def positions_where(
+    reader: SampleReader, expression: str, on_progress: OnProgress = lambda done, total: None
+) -> Array:
     """Indices into `reader` for which an expression is true. Raises UsageError if it cannot be answered."""
     if not expression.strip():
         raise UsageError("the expression is empty; try one such as \"yield > 1e14 and split = 'train'\"")
-    with _Engine(reader, expression, f"SELECT _at FROM {VIEW} WHERE (\n{{}}\n) ORDER BY _at") as engine:
+    frame = f"SELECT _at FROM {VIEW} WHERE (\n{{}}\n) ORDER BY _at"
+    with _Engine(reader, expression, frame, on_progress) as engine:
         engine.make_present(with_place=True)
         return np.asarray(engine.run().fetchnumpy()["_at"], dtype=np.int64)
 
 
-def answer(reader: SampleReader, sql: str) -> ResultTable:
+def answer(reader: SampleReader, sql: str, on_progress: OnProgress = lambda done, total: None) -> ResultTable:
     """The answer to one query over the view `rows`. Raises UsageError if it cannot be answered."""
-    with _Engine(reader, with_from(sql, VIEW)) as engine:
+    with _Engine(reader, with_from(sql, VIEW), on_progress=on_progress) as engine:
         if reader.is_whole:
             engine.make_planned()
         else:
@@ -57,11 +62,13 @@ def answer(reader: SampleReader, sql: str) -> ResultTable:
         return ResultTable(columns=columns, rows=result.fetchall())
 
 
-def table_of(reader: SampleReader, num: int | None = None) -> ResultTable:
+def table_of(
+    reader: SampleReader, num: int | None = None, on_progress: OnProgress = lambda done, total: None
+) -> ResultTable:
     """The first `num` samples (None: all) with their ids, split, parameters, inputs, real scalars and texts."""
     left_out = complex_columns(reader.manifest)
     names = ", ".join(quote(name) for name in usual_columns(reader.manifest) if name not in left_out)
-    return answer(reader.take(slice(num)), f"SELECT {names} FROM {VIEW}")
+    return answer(reader.take(slice(num)), f"SELECT {names} FROM {VIEW}", on_progress)
 
 
 def positions_of_ids(reader: SampleReader, ids: Any) -> Array:
@@ -99,17 +106,24 @@ def _unknown_ids(reader: SampleReader, ids: Array) -> str:
 class _Engine:
     """A DuckDB in memory that holds what one query needs, and can reach nothing else."""
 
-    def __init__(self, reader: SampleReader, written: str, frame: str = "{}") -> None:
+    def __init__(
+        self,
+        reader: SampleReader,
+        written: str,
+        frame: str = "{}",
+        on_progress: OnProgress = lambda done, total: None,
+    ) -> None:
         """`written` is a query; or an expression, where {} stands in the query `frame`."""
         import duckdb
 
         self._duckdb = duckdb
-        self._reader = reader
+        self._reader, self._on_progress = reader, on_progress
         self._complex = complex_columns(reader.manifest)  # DuckDB has no such numbers
         known = table_columns(reader.manifest).items()
         self._paths = {name: path for name, path in known if name not in self._complex}
         self._names = [*ID_COLUMNS, *PLANNED_COLUMNS, *self._paths]
-        self._in_need_of_quotes = [*self._names, *self._complex, *ambiguous_names(reader.manifest)]
+        others = (self._complex, ambiguous_names(reader.manifest), array_fields(reader.manifest))
+        self._in_need_of_quotes = [*self._names, *(name for known in others for name in known)]
         self._frame, self._is_query = frame, frame == "{}"
         self._wanted = mentioned(written if self._is_query else f"SELECT {written}", self._names, VIEW)
         self._base: dict[str, Array] = {}  # DuckDB reads them in place
@@ -179,9 +193,14 @@ class _Engine:
         """The view of the rows that the reader has, which are all ok; `_at` is their place in it."""
         reader = self._reader
         base = {"_at": np.arange(len(reader))}
+        needs = {
+            "row": {"row", "source", "task"}.intersection(self._wanted),
+            "sample_id": {"sample_id", "split"}.intersection(self._wanted),
+        }
+        self._prepare([name for name, those in needs.items() if those])
         if "row" in self._wanted:
             base["row"] = reader.row
-        if "sample_id" in self._wanted or "split" in self._wanted:
+        if needs["sample_id"]:
             base["sample_id"] = reader.sample_id
         if "source" in self._wanted or "task" in self._wanted:
             planned = planned_rows(reader.manifest)
@@ -193,12 +212,17 @@ class _Engine:
 
     def make_planned(self) -> None:
         """The view of all planned rows, whatever became of them."""
+        self._prepare([])
         planned = planned_rows(self._reader.manifest)
         names = ("row", "sample_id", "source", "task", "outcome", "cause")
         base = {"_at": planned.index, **{name: getattr(planned, name) for name in names}}
         wanted = {name: path for name, path in self._paths.items() if name in self._wanted}
         absent = absent_values(self._reader.manifest, planned, wanted) if (base["_at"] < 0).any() else None
         self._make(base, planned.causes, absent, [])
+
+    def _prepare(self, ids: Sequence[str]) -> None:
+        stored = [path for name, path in self._paths.items() if name in self._wanted]
+        self._reader.prepare([*ids, *stored], self._on_progress)
 
     def _make(
         self,
@@ -222,7 +246,8 @@ class _Engine:
         for name, listed in texts.items():
             if name in self._wanted:  # a join would lose the order; the element at 0 is null
                 selected[name] = f"([{', '.join(map(_text, listed))}]::VARCHAR[])[{name} + 1]"
-        stored = column_values(self._reader, [name for name in self._paths if name in self._wanted])
+        names = [name for name in self._paths if name in self._wanted]
+        stored = column_values(self._reader, names)
         for i, (name, values) in enumerate(stored.items()):
             base[f"_c{i}"], selected[name] = values, f"_c{i}"
             if absent is not None:

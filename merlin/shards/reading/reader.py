@@ -20,7 +20,7 @@ from merlin.shards.reading.batches import Batches, Buffers, GatherPlan
 from merlin.shards.reading.indexing import Rows, as_indices, read_only
 from merlin.shards.reading.lazy import Inputs, LazyArray
 from merlin.shards.reading.ragged import GraphArray, RaggedArray
-from merlin.shards.reading.store import Store
+from merlin.shards.reading.store import OnProgress, Store
 
 
 class SampleReader:
@@ -101,6 +101,11 @@ class SampleReader:
             kind = RaggedArray if is_ragged else LazyArray
             self._columns[path] = kind(self._store, path, self._rows)
         return self._columns[path]
+
+    def prepare(self, paths: Sequence[str], on_progress: OnProgress = lambda done, total: None) -> None:
+        """Find columns that are to be read, by their paths, so that no shard is opened again for each of them."""
+        shards = np.unique(self._store.locate_all(self.positions)[0])
+        self._store.prepare(paths, shards, on_progress)
 
     @cached_property
     def inputs(self) -> Inputs:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -33,6 +34,9 @@ class Contiguous(Struct, frozen=True):
 
     num: int
     offset: int
+
+
+contiguous = lru_cache(4096)(Contiguous)  # thousands of shards are laid out alike
 
 
 class Chunked(Struct, frozen=True):
@@ -68,6 +72,7 @@ class ShardFile:
         self.path = data.directory / entry.file
         self._entry, self._study_id = entry, data.study_id_of(entry.lo)
         self._identity: tuple[int, ...] | None = None
+        self._is_ours = False  # its attributes are as expected
         self._columns: dict[str, Stored] = {}
         self.handle: Any = None
 
@@ -99,7 +104,8 @@ class ShardFile:
             handle = h5py.File(self.path, "r", locking=False)
             try:
                 self._check_identity(self.path.stat())
-                self._check_attributes(handle.attrs)
+                if not self._is_ours:
+                    self._check_attributes(handle.attrs)
             except BaseException:
                 handle.close()
                 raise
@@ -128,6 +134,7 @@ class ShardFile:
             )
         if study_id and attributes["study_id"] != study_id:
             raise self.damaged(f"a foreign shard, of study {attributes['study_id']}")
+        self._is_ours = True
 
     def map(self) -> Array:
         """The file's bytes, mapped."""
@@ -154,16 +161,24 @@ class ShardFile:
         """Where a column lies, if `find` was asked before."""
         return self._columns.get(path)
 
+    @property
+    def num_known(self) -> int:
+        """The number of columns that `find` was asked for."""
+        return len(self._columns)
+
     def find(self, path: str, dtype: np.dtype[Any], item_shape: tuple[int, ...], num: int | None) -> Stored:
         """Where a column lies that should have `num` items (None: any number) of this shape; needs `handle`."""
+        import h5py
+
         try:
-            dataset = self.handle[path]
-            shape = (dataset.shape[0] if num is None else num, *item_shape)
-            if dataset.shape != shape:
-                raise self._unexpected(f"{path} has shape {dataset.shape}, expected {shape}")
-            if dataset.dtype != dtype:
-                raise self._unexpected(f"{path} is {dataset.dtype}, expected {dtype}")
-            stored = self._place(dataset)
+            dataset = h5py.h5d.open(self.handle.id, path.encode())  # h5py's Dataset takes twice as long
+            found, found_dtype = dataset.shape, dataset.dtype
+            shape = (found[0] if num is None and found else num, *item_shape)
+            if found != shape:
+                raise self._unexpected(f"{path} has shape {found}, expected {shape}")
+            if found_dtype != dtype:
+                raise self._unexpected(f"{path} is {found_dtype}, expected {dtype}")
+            stored = self._place(path, dataset, found, found_dtype)
         except KeyError:
             raise self._unexpected(f"there is no '{path}' in it") from None
         except (OSError, ValueError, TypeError, RuntimeError) as e:
@@ -171,39 +186,44 @@ class ShardFile:
         self._columns[path] = stored
         return stored
 
-    def _place(self, dataset: Any) -> Stored:
-        num, chunks = dataset.shape[0], dataset.chunks
-        num_bytes = dataset.dtype.itemsize * prod(dataset.shape)
-        if dataset.dtype.kind == "O":
+    def _place(self, path: str, dataset: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Stored:
+        """Where a data set lies, which is h5py's DatasetID."""
+        import h5py
+
+        num, row_bytes = shape[0], dtype.itemsize * prod(shape[1:])
+        if dtype.kind == "O":
             return ThroughLibrary(num, max(1, num))
-        if not num_bytes:
-            return Contiguous(num, 0)
-        if chunks is None:
-            offset = dataset.id.get_offset()
+        if not num * row_bytes:
+            return contiguous(num, 0)
+        properties = dataset.get_create_plist()
+        if properties.get_layout() != h5py.h5d.CHUNKED:
+            offset = dataset.get_offset()
             if offset is None:
                 return ThroughLibrary(num, num)
-            self._require_bytes(dataset, offset + num_bytes)
-            return Contiguous(num, offset)
-        stored = self._chunked(dataset, num) if chunks[1:] == dataset.shape[1:] else None
-        return ThroughLibrary(num, int(chunks[0])) if stored is None else stored
+            self._require_bytes(path, offset + num * row_bytes)
+            return contiguous(num, offset)
+        rows, *others = properties.get_chunk()
+        stored = None
+        if tuple(others) == shape[1:]:
+            pipeline = make_pipeline(stored_filters(properties), rows * row_bytes)
+            stored = self._chunked(path, h5py.Dataset(dataset), rows, pipeline)
+        return ThroughLibrary(num, rows) if stored is None else stored
 
-    def _require_bytes(self, dataset: Any, end: int) -> None:
+    def _require_bytes(self, path: str, end: int) -> None:
         assert self._identity is not None
         if end > self._identity[2]:
-            raise self.damaged(f"it ends before the end of {dataset.name[1:]}")
+            raise self.damaged(f"it ends before the end of {path}")
 
-    def _chunked(self, dataset: Any, num: int) -> Chunked | None:
+    def _chunked(self, path: str, dataset: Any, rows: int, pipeline: Pipeline | None) -> Chunked | None:
         """None if only the library can read it, as when a chunk was never written."""
         import hdf5plugin  # noqa: F401 - registers the decompressors, should the library have to read
 
-        rows = int(dataset.chunks[0])
-        chunk_bytes = rows * dataset.dtype.itemsize * prod(dataset.shape[1:])
-        pipeline = make_pipeline(stored_filters(dataset.id.get_create_plist()), chunk_bytes)
+        num = dataset.shape[0]
         table = np.array(stored_chunks(dataset), dtype=np.int64).reshape(-1, 4)
         begins = np.arange(-(-num // rows), dtype=np.int64) * rows
         if pipeline is None or not np.array_equal(table[:, 0], begins):
             return None
-        self._require_bytes(dataset, int((table[:, 1] + table[:, 2]).max()))
+        self._require_bytes(path, int((table[:, 1] + table[:, 2]).max()))
         return Chunked(num, rows, table[:, 1].copy(), table[:, 2].copy(), table[:, 3].astype("u4"), pipeline)
 
     def close(self) -> None:

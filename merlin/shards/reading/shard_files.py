@@ -1,14 +1,18 @@
 """The shards' files, opened when first touched: few open at a time, whatever the number of shards.
 
 What is known about a shard's columns stays; open files and maps are dropped again, those used longest ago first.
-A forked child keeps maps and knowledge, and opens its own files.
+A file that has to be opened again is asked for as many more columns as are known of it, so that one who reads
+column after column of many shards opens each a few times, and not once for each column. A forked child keeps maps
+and knowledge, and opens its own files.
 """
 
 from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,10 +37,11 @@ class ShardFiles:
         self.data = data
         self.max_maps = map_limit() // 2
         self._columns = {column.path: column for column in data.columns}
+        self._paths = list(self._columns)
         self._is_ragged = any(column.ragged for column in data.columns)
         self._layouts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         self._files: dict[int, ShardFile] = {}
-        self._maps: OrderedDict[int, Array] = OrderedDict()
+        self._maps: OrderedDict[int, tuple[ShardFile, Array]] = OrderedDict()
         self._handles: OrderedDict[int, ShardFile] = OrderedDict()
         self._lock = ForkLock()
         self._pid = os.getpid()
@@ -59,16 +64,38 @@ class ShardFiles:
 
     def stored(self, shard: int, path: str) -> Stored:
         """Where a column lies in a shard."""
+        return self.use(shard, lambda file: self.find(shard, file, path))
 
-        def find(file: ShardFile) -> Stored:
-            known = file.known(path)
-            if known is not None:
-                return known
-            with self._lock:
-                self._handle(shard, file)
-                return file.find(path, *self.layout(path), self._num_items(shard, path))
+    def find(self, shard: int, file: ShardFile, path: str) -> Stored:
+        """Where a column lies in the file that `use` gives; what lies there is read from this file, too."""
+        known = file.known(path)
+        if known is not None:
+            return known
+        with self._lock:
+            num_more = 0 if file.handle is not None else file.num_known
+            self._handle(shard, file)
+            found = file.find(path, *self.layout(path), self._num_items(shard, path))
+            later = self._paths[self._paths.index(path) + 1 :] if num_more else ()
+            self._find_all(shard, file, islice((p for p in later if file.known(p) is None), num_more))
+            return found
 
-        return self.use(shard, find)
+    def _find_all(self, shard: int, file: ShardFile, paths: Iterable[str]) -> None:
+        """What cannot be found is an error only when it is read."""
+        for path in paths:
+            with suppress(ShardError):
+                file.find(path, *self.layout(path), self._num_items(shard, path))
+
+    def prepare(self, shard: int, paths: Sequence[str]) -> None:
+        """Find columns that are to be read, with the file opened once."""
+
+        def find(file: ShardFile) -> None:
+            missing = [path for path in paths if file.known(path) is None]
+            if missing:
+                with self._lock:
+                    self._handle(shard, file)
+                    self._find_all(shard, file, missing)
+
+        self.use(shard, find)
 
     def _num_items(self, shard: int, path: str) -> int | None:
         num_rows = self.data.shards[shard].num_rows
@@ -129,21 +156,17 @@ class ShardFiles:
         self._handles[shard] = file
         return file.handle
 
-    def content(self, shard: int) -> Array:
-        """The bytes of a shard, mapped."""
-        found = self._maps.get(shard)
-        if found is not None:
+    def content(self, shard: int, file: ShardFile) -> Array:
+        """The bytes of the file that `use` gives, mapped."""
+        kept = self._maps.get(shard)
+        if kept is not None and kept[0] is file:
+            return kept[1]
+        with self._lock:
+            found = file.map()
+            while len(self._maps) >= self.max_maps:
+                self._maps.popitem(last=False)
+            self._maps[shard] = file, found
             return found
-
-        def mapped(file: ShardFile) -> Array:
-            with self._lock:
-                found = file.map()
-                while len(self._maps) >= self.max_maps:
-                    self._maps.popitem(last=False)
-                self._maps[shard] = found
-                return found
-
-        return self.use(shard, mapped)
 
     def read_library(self, shard: int, path: str, lo: int, hi: int) -> Array:
         """Items [lo, hi) through the HDF5 library."""

@@ -7,7 +7,7 @@ within their shard.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -21,9 +21,11 @@ from merlin.shards.reading.chunk_reader import ChunkReader, Share
 from merlin.shards.reading.gather import LARGE_BYTES, Gather
 from merlin.shards.reading.indexing import groups
 from merlin.shards.reading.mapped_column import MappedColumn
-from merlin.shards.reading.shard_file import Chunked, Contiguous, ReplacedError, ShardFile
+from merlin.shards.reading.shard_file import Chunked, Contiguous, ShardFile, ThroughLibrary
 from merlin.shards.reading.shard_files import ShardFiles
 from merlin.shards.reading.sharing import Cache, ForkLock, Workers
+
+OnProgress = Callable[[int, int], None]  # shards opened, in all
 
 CACHE_BYTES = 256 << 20
 _RUN_BYTES = 2048  # runs of items that are at least this long on average are copied one by one
@@ -87,6 +89,17 @@ class Store:
                 yield shard, lo - self._starts[shard], end - self._starts[shard]
             lo, shard = end, shard + 1
 
+    def prepare(self, paths: Sequence[str], shards: Array, on_progress: OnProgress) -> None:
+        """Open `shards` (n,), each once for all columns that are to be read; of ragged ones, paths are the groups'."""
+        stored = [
+            column.path
+            for column in self.data.columns
+            if column.path in paths or (column.ragged and column.path.rpartition("/")[0] in paths)
+        ]
+        for done, shard in enumerate(shards.tolist(), start=1):
+            self.files.prepare(shard, stored)
+            on_progress(done, len(shards))
+
     # rows of a column with one item for each
 
     def read_rows(self, path: str, lo: int, hi: int) -> Array:
@@ -145,9 +158,9 @@ class Store:
         if mapped is not None and mapped.place(np.array([shard])):
             first = int(mapped.first[shard])
             return mapped.items[first + lo : first + hi]
-        stored = self.files.stored(shard, path)
-        if isinstance(stored, Contiguous):
-            return self._view(path, shard, stored)[lo:hi]
+        stored = self._items(path, shard)
+        if isinstance(stored, np.ndarray):
+            return stored[lo:hi]
         out = aligned_empty((hi - lo, *shape), dtype)
         self.take(path, np.full(hi - lo, shard), np.arange(lo, hi), out)
         return out
@@ -176,9 +189,9 @@ class Store:
             if out.dtype.kind == "O":
                 out[at] = self._text(path, shard)[local[at]]
                 continue
-            stored = self.files.stored(shard, path)
-            if isinstance(stored, Contiguous):
-                _scatter(self._view(path, shard, stored), local[at], out, at)
+            stored = self._items(path, shard)
+            if isinstance(stored, np.ndarray):
+                _scatter(stored, local[at], out, at)
             elif isinstance(stored, Chunked):
                 shares.append(Share(shard, stored, local[at], at))
             else:
@@ -186,14 +199,15 @@ class Store:
         if shares:
             self._chunks.take(path, shares, out)
 
-    def _view(self, path: str, shard: int, stored: Contiguous) -> Array:
-        """All items of a shard, in its mapped file."""
+    def _items(self, path: str, shard: int) -> Array | Chunked | ThroughLibrary:
+        """All items of a shard, in its mapped file; where they are stored, if they do not lie there as in memory."""
         dtype, shape = self.layout(path)
 
-        def view(file: ShardFile) -> Array:
-            if file.known(path) is not stored:
-                raise ReplacedError
-            return np.ndarray((stored.num, *shape), dtype, self.files.content(shard), stored.offset)
+        def view(file: ShardFile) -> Array | Chunked | ThroughLibrary:
+            stored = self.files.find(shard, file, path)
+            if not isinstance(stored, Contiguous):
+                return stored
+            return np.ndarray((stored.num, *shape), dtype, self.files.content(shard, file), stored.offset)
 
         return self.files.use(shard, view)
 

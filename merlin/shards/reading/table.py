@@ -135,7 +135,24 @@ def unknown_column(reader: SampleReader, name: str, known: Iterable[str]) -> Usa
     several = [one for one in several if one in known] or several
     if several:
         return UsageError(f"'{name}' is ambiguous in {reader.path}: write {' or '.join(several)}")
+    for field, held in array_fields(reader.manifest).items():
+        if field.lower() == name.lower():
+            return UsageError(
+                f"'{field}' in {reader.path} has {held} for each sample, and a table has one value: choose samples in "
+                f"Python, from ens['{field}'][:], or collect a field that is derived from it (expression: max(…))"
+            )
     return UsageError(f"no column '{name}' in {reader.path}{_suggestion(name, known)}")
+
+
+def array_fields(data: DataSet) -> dict[str, str]:
+    """What a sample has of the fields that are no columns of tables, and of graphs, by name: "6×5×2 values"."""
+    found = {field.graph: "a graph" for field in data.fields if field.graph}
+    for field in data.fields:
+        if field.ragged:
+            found[field.name] = "any number of values"
+        elif field.shape:
+            found[field.name] = f"{'×'.join(map(str, field.shape))} values"
+    return found
 
 
 def _named_by_users(data: DataSet) -> dict[str, list[tuple[str, str]]]:
@@ -198,12 +215,15 @@ def column_values(reader: SampleReader, names: Sequence[str]) -> dict[str, Array
     """Values of columns by name (n,), as NumPy's native numbers or as str. Raises UsageError for a name that is
     no column."""
     known: Mapping[str, str] = table_columns(reader.manifest)
-    found: dict[str, Array] = {}
     for name in names:
         if name not in ("row", "sample_id", *known):
             every = [*ID_COLUMNS, *known]
             raise unknown_column(reader, name, every)
-        values = np.asarray(reader.column_at(known.get(name, name))[:])
+    paths = {name: known.get(name, name) for name in names}
+    reader.prepare(list(paths.values()))
+    found: dict[str, Array] = {}
+    for name, path in paths.items():
+        values = np.asarray(reader.column_at(path)[:])
         found[name] = values if values.dtype.kind == "O" else values.astype(values.dtype.newbyteorder("="))
     return found
 

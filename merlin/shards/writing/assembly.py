@@ -5,7 +5,7 @@ Of every row it keeps a few numbers, and no values. Values are read when the sha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from merlin.shards.reading.column_reader import ColumnReader, OpenFiles
 from merlin.shards.writing import bundle
 from merlin.shards.writing.collect import CollectRequest, collect_chunk
 from merlin.shards.writing.folders import Folders
+from merlin.shards.writing.row_sources import RowSource, Stretches
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,22 +27,6 @@ if TYPE_CHECKING:
     from merlin.workspace.directory import Workspace
 
 _MAX_PROBLEMS = 5  # that an error lists
-
-
-class RowSource(Protocol):
-    """Something that holds some rows of a shard."""
-
-    rows: Array  # (n,) ascending
-    attempts: Array  # (n,) which attempt made each of them
-    filtered: dict[str, Array]  # rows that it knows to be rejected, by the filter's expression
-
-    def read(self, name: str, lo: int, out: Array) -> None:
-        """Put rows (of the values of a ragged field: items) [lo, lo + len(out)) of a data set into `out`."""
-
-    def offsets(self, name: str) -> Array:
-        """(n + 1,) of a ragged field: where the items of each row begin."""
-
-    def close(self) -> None: ...
 
 
 class Assembly:
@@ -188,10 +173,10 @@ class Assembly:
         num = len(self.rows)
         same = (np.diff(self._source_of) == 0) & (np.diff(self._position) == 1)
         starts = np.flatnonzero(np.concatenate(([True], ~same))) if num else np.zeros(0, np.int64)
-        self._starts = starts
-        self._ends = np.append(starts[1:], num) if num else starts
+        ends = np.append(starts[1:], num) if num else starts
+        self._stretches = Stretches(self._source_of[starts], self._position[starts], ends)
         self._offsets: dict[str, Array] = {}
-        self._items: dict[str, tuple[Array, Array]] = {}
+        self._items: dict[str, Stretches] = {}
 
     # ----------------------------------------------------------------- values
 
@@ -206,12 +191,7 @@ class Assembly:
 
     def read(self, name: str, lo: int, hi: int, out: Array) -> None:
         """Put rows number [lo, hi) of a data set into `out`."""
-        run = int(np.searchsorted(self._ends, lo, side="right"))
-        while lo < hi:
-            end = min(hi, int(self._ends[run]))
-            source = self._sources[self._source_of[lo]]
-            source.read(name, int(self._position[lo]), out[: end - lo])
-            out, lo, run = out[end - lo :], end, run + 1
+        self._stretches.read(self._sources, name, lo, hi, out)
 
     def offsets(self, name: str) -> Array:
         """(n + 1,) of a ragged field ("fields/g/nodes"): where the items of each row begin in the shard."""
@@ -221,30 +201,21 @@ class Assembly:
 
     def _find_items(self, name: str) -> Array:
         lengths = np.zeros(len(self.rows), dtype=np.int64)
-        first_items = np.zeros(len(self._starts), dtype=np.int64)  # in the source, of each stretch
-        runs_of = self._source_of[self._starts]
+        first_items = np.zeros(len(self._stretches.begins), dtype=np.int64)  # in the source, of each stretch
+        runs_of = self._stretches.sources
         for number in distinct(runs_of).tolist():
             begins = self._sources[number].offsets(name)
             mine = self._source_of == number
             at = self._position[mine]
             lengths[mine] = begins[at + 1] - begins[at]
-            first_items[runs_of == number] = begins[self._position[self._starts[runs_of == number]]]
+            first_items[runs_of == number] = begins[self._stretches.begins[runs_of == number]]
         offsets = offsets_of(lengths)
-        self._items[name] = first_items, offsets[self._ends]
+        self._items[name] = Stretches(runs_of, first_items, offsets[self._stretches.ends])
         return offsets
 
     def read_items(self, name: str, lo: int, hi: int, out: Array) -> None:
         """Put items [lo, hi) of a ragged field into `out`, after `offsets` was asked for it."""
-        first_items, ends = self._items[name]
-        run = int(np.searchsorted(ends, lo, side="right"))
-        while lo < hi:
-            end = min(hi, int(ends[run]))
-            if end > lo:
-                begin = int(ends[run - 1]) if run else 0
-                source = self._sources[self._source_of[self._starts[run]]]
-                source.read(f"{name}/values", int(first_items[run]) + lo - begin, out[: end - lo])
-                out, lo = out[end - lo :], end
-            run += 1
+        self._items[name].read(self._sources, f"{name}/values", lo, hi, out)
 
     def close(self) -> None:
         for source in self._sources:

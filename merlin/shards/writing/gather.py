@@ -103,7 +103,7 @@ def _write(
             for field in rows.aggregate.fields
             for column in field_columns(field, rows.aggregate, assembly)
         ),
-        *_input_columns(workspace, rows, assembly.rows),
+        *input_columns(workspace, rows, assembly.rows),
         *_parameter_columns(workspace, rows, assembly.rows),
         memory_column("sample_id", rows.sample_ids(assembly.rows)),
         memory_column("row", assembly.rows.astype("<i8")),
@@ -237,7 +237,7 @@ def memory_column(name: str, values: Array) -> ColumnSpec:
     return ColumnSpec(name, values.dtype, values.shape, fill, with_statistics=described)
 
 
-def _input_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[ColumnSpec]:
+def input_columns(workspace: Workspace, rows: RowMap, wanted: Array) -> list[ColumnSpec]:
     """The samples file's columns at the wanted rows: float64, or text."""
     if workspace.plan.samples is None or not rows.per_sample:
         return []

@@ -9,7 +9,7 @@ from merlin.base.document.scalars import shown
 from merlin.base.document.tokens import find_tokens
 from merlin.base.document.tree import Entry
 from merlin.spec.expand import Expansion, column_labels
-from merlin.spec.notify_words import CHANNELS
+from merlin.spec.notify_words import CHANNELS, lacks_apprise
 from merlin.spec.variables import STEP_VARIABLES
 
 _VARIABLE = re.compile(r"\$(\w+|\{\w+\})")
@@ -58,6 +58,14 @@ def _check_channels(number: int, entry: Entry, findings: Findings) -> None:
             f"notify[{number}] has both {given[0]} and {given[1]}",
             text=given[1],
             hint=f"an entry has exactly one of {ways}; make it two entries",
+            code="notify",
+        )
+    elif given == ["apprise"] and lacks_apprise():
+        findings.warning(
+            entry.get("apprise").key_place,
+            "nobody can be told by apprise: it is not installed here",
+            text="apprise",
+            hint="pip install 'merlin-ensembles[notify]', also where workers run",
             code="notify",
         )
 

@@ -10,8 +10,9 @@ from functools import cached_property
 from msgspec import Struct
 
 from merlin.base.document.findings import Findings, Place, SourceText, did_you_mean, is_one_edit_away
-from merlin.base.document.tokens import Token, find_tokens, is_shell_substitution
+from merlin.base.document.tokens import Token, find_incomplete, find_tokens, is_shell_substitution
 from merlin.base.document.tree import SCRIPT_KEYS, Entry, Path, token_place
+from merlin.spec.checks.nested_tokens import known_too_late, with_names
 from merlin.spec.checks.steps import StepGraph, shell_of_study
 from merlin.spec.expand import Expansion, column_labels, dependency_entries
 from merlin.spec.quoting import Quoting, Use, is_shell, uses
@@ -51,7 +52,9 @@ def check_tokens(
     With `allow_undefined` what nothing defines is left as it is, with a warning.
     """
     names = Names(expansion, graph)
-    checker = _Checker(source, tree, names, findings, allow_undefined)
+    made: set[str] = set()
+    tree = with_names(tree, expansion.values, made)
+    checker = _Checker(source, tree, names, findings, allow_undefined, made)
     for path, entry in tree.walk():
         if path[:1] == ("user",):
             continue
@@ -111,19 +114,37 @@ class _Checker(Struct, frozen=True, dict=True):
     names: Names
     findings: Findings
     allow_undefined: bool
+    made: set[str]  # names that are made of variables
 
     def check_text(self, path: Path, entry: Entry) -> None:
         """Check every token of one value; `$(date)` is left to the shell where a shell will read it."""
         if path[-1] in SCRIPT_KEYS:
             self._check_values(path, entry)
+        uses = self._uses(path, entry.text)
+        self._check_incomplete(entry, {use.token.start for use in uses if use.quoting != "comment"})
         seen: dict[str, int] = {}
-        for use in self._uses(path, entry.text):
+        for use in uses:
             name = use.token.name
             nth = seen[name] = seen.get(name, -1) + 1
             if name in self.names.defined:
                 self._check_use(use, path, entry, nth)
             else:
                 self._check_undefined(use, path, token_place(self.source, entry, name, nth))
+
+    def _check_incomplete(self, entry: Entry, starts: set[int]) -> None:
+        """Report names of variables that are complete only once there are parameters or samples, each name once."""
+        text = entry.text
+        found = (t for t in reversed(find_incomplete(text)) if text.index("$(", t.start + 2) in starts)
+        for name, token in {token.name: token for token in found}.items():
+            inner = find_tokens(name)[0]
+            if inner.name not in self.names.defined:
+                continue
+            if known := known_too_late(name, self.names.expansion):
+                message = f"$({name}) is left as it is: $({known}) is filled in before $({inner.name}) is"
+                hint = "choose in the script, or give the values to a parameter"
+                nth = [t.name for t in find_tokens(text[: token.start])].count(inner.name)
+                place = token_place(self.source, entry, inner.name, nth)
+                self.findings.error(place, message, text=f"$({name})", hint=hint, code="token")
 
     def _uses(self, path: Path, text: str) -> list[Use]:
         """The tokens of a value, with their quoting in a script for a shell; for another interpreter they are text."""
@@ -289,7 +310,8 @@ class _Checker(Struct, frozen=True, dict=True):
         if not is_shell_substitution(token.name) or self._is_slip(token.name):
             return False
         hint = self._suggest(token.name, cutoff=0.8)
-        if hint and _WORD.fullmatch(token.name) and not shutil.which(token.name):
+        is_unknown = _WORD.fullmatch(token.name) and not shutil.which(token.name)
+        if is_unknown and (hint or token.name in self.made):
             message = f"$({token.name}) is left to the shell, which knows no such command"
             self._warn(place, message, f"$({token.name})", hint)
         return True

@@ -21,7 +21,7 @@ from msgspec import Struct
 from torch import nn
 
 from merlin.base.files import replacing, write_text
-from merlin.errors import UsageError
+from merlin.errors import Diagnostic, UsageError
 from merlin.shards.ensemble import open_shards
 from merlin.shards.export.base import ExportOptions
 from merlin.shards.export.lbann_schemas import write_schemas
@@ -49,6 +49,7 @@ class Emitted(Struct, frozen=True):
     script: Path
     files: tuple[Path, ...]
     num_samples: int
+    warnings: tuple[Diagnostic, ...]
 
 
 def emit(
@@ -77,7 +78,7 @@ def emit(
     written = [out / name for name in _write_schemas(prepared, out)]
     written += _write_weights(networks, out / "weights")
     write_text(out / SCRIPT, text)
-    return Emitted(out / SCRIPT, tuple(written), int(exported["num_samples"]))
+    return Emitted(out / SCRIPT, tuple(written), int(exported["num_samples"]), prepared.warnings)
 
 
 def refuse(config: TrainConfig, normaliser: Normaliser, facts: RunFacts) -> None:

@@ -102,6 +102,7 @@ class Matrix:
         shape = (len(source), self.width)
         if FLOAT.itemsize * shape[0] * shape[1] > self.cache_bytes:
             return
+        source.ens.prepare([column.path for column in self.columns])
         values = aligned_empty(shape, FLOAT)
         for lo in range(0, len(source), _BLOCK_ROWS):
             part = values[lo : lo + _BLOCK_ROWS]

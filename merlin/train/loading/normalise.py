@@ -175,6 +175,10 @@ def _fit(column: Column, method: Method, moments: Moments, over: str | None) -> 
             'split with Normaliser.fit(…, over="train"), or leave it out'
         )
     _require_spread(column, plain, over)
+    if not plain.has_spread and method.name != "log":
+        raise UsageError(
+            f"'{column.name}' has values whose squares float64 cannot hold; normalise it with log"
+        )
     axis = column.field.channel_axis_from_end if plain.num_channels > 1 else None
     num = plain.num_channels
     nothing = (None,) * num, (0.0,) * num
@@ -225,8 +229,8 @@ def _require_spread(column: Column, statistics: Statistics, split: str | None) -
         )
     constant = [
         (f"channel {i} is " if statistics.num_channels > 1 else "") + f"{low:g}"
-        for i, (low, std) in enumerate(zip(statistics.min, statistics.std, strict=True))
-        if not std > 0
+        for i, (low, is_constant) in enumerate(zip(statistics.min, statistics.constant, strict=True))
+        if is_constant
     ]
     if constant:
         raise UsageError(

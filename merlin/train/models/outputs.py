@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from merlin.errors import TrainingError
 from merlin.train.models.base import Shapes
 
 SCALARS = "scalars"
@@ -75,6 +76,26 @@ class Outputs:
             each = [F.mse_loss(made[name], true[name]) for name in self.images]
             found["images"] = each[0] if len(each) == 1 else torch.stack(each).mean()
         return found
+
+
+def require_predictions(model: str, made: object, num: int, expected: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise TrainingError unless a model predicts some of what is `expected` of a sample, for so many samples."""
+    if not isinstance(made, Mapping):
+        raise TrainingError(
+            f"the model {model} predicts a {type(made).__name__}; expected a dict with {', '.join(expected)}"
+        )
+    found = {name: made[name] for name in expected if name in made}
+    if not found:
+        keys = f"only {', '.join(map(repr, made))}" if made else "nothing"
+        raise TrainingError(f"the model {model} predicts {keys}; expected {', '.join(map(repr, expected))}")
+    for name, values in found.items():
+        shape = (num, *expected[name])
+        if not isinstance(values, Tensor) or values.shape != shape:
+            is_tensor = isinstance(values, Tensor)
+            what = f"of shape {tuple(values.shape)}" if is_tensor else f"as {type(values).__name__}"
+            raise TrainingError(
+                f"the model {model} predicts '{name}' {what} for {num} samples; expected a tensor of shape {shape}"
+            )
 
 
 def weighted(errors: Mapping[str, Tensor], image_weight: float) -> Tensor:

@@ -26,9 +26,9 @@ from merlin.shards.format.segments import Array
 from merlin.train.config import TrainConfig
 from merlin.train.data import TrainingData
 from merlin.train.loading.dataset import ShardDataset
-from merlin.train.models.base import Shapes, Trainee
+from merlin.train.models.base import Shapes
 from merlin.train.models.inputs import INPUTS, predict_batch
-from merlin.train.models.outputs import SCALARS
+from merlin.train.models.outputs import SCALARS, require_predictions
 from merlin.train.models.registry import MODEL_ERRORS
 from merlin.train.parallel.world import choose_device
 from merlin.train.prepare import open_data
@@ -127,7 +127,7 @@ def compare(best: BestModel, data: TrainingData, judged: ShardDataset, split: st
         neighbours = _Neighbours(known, data.inputs_of(train), fields)
         linear = _fit_linear(known, fields)
         guesses: dict[str, Guess] = {
-            MODEL: partial(_predict, best.trainee, fields),
+            MODEL: partial(_predict, best, fields),
             NEAREST: neighbours.guess,
         }
         if linear is not None:
@@ -193,11 +193,13 @@ class _Fields:
         return found | {n: made[n].flatten(1) for n in (*shapes.images, *shapes.classes) if n in made}
 
 
-def _predict(trainee: Trainee, fields: _Fields, batch: Batch) -> Matrices:
-    device = next(iter(trainee.parameters())).device
+def _predict(best: BestModel, fields: _Fields, batch: Batch) -> Matrices:
+    device = next(iter(best.trainee.parameters())).device
     images = fields.shapes.input_images
     given = {name: batch[name].to(device) for name in (INPUTS, *images) if name in batch}
-    made = predict_batch(trainee, given, images)
+    made = predict_batch(best.trainee, given, images)
+    num = len(next(iter(batch.values())))
+    require_predictions(best.name, made, num, best.quantities.predicted_shapes)
     return {name: values.float().cpu() for name, values in fields.split(made).items()}
 
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 from msgspec import Struct
@@ -77,8 +76,10 @@ class Evaluation:
     def save(self) -> Path:
         """Write `evaluation.json` into the run directory."""
         path = self.run.path / NAME
-        facts = msgspec.json.decode(msgspec.json.encode(self.facts))  # NaN and infinity become null
-        write_text(path, json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+        facts = json.loads(
+            json.dumps(self.facts), parse_constant=lambda _: None
+        )  # NaN and infinity become null
+        write_text(path, json.dumps(facts, indent=1) + "\n")
         return path
 
 
@@ -187,7 +188,8 @@ class _RunEvaluator:
         self, best: BestModel, data: TrainingData, dataset: ShardDataset, device: torch.device
     ) -> None:
         self._best, self._data, self._dataset, self._device = best, data, dataset, device
-        self._model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
+        model = PhysicalModel(best.name, best.trainee, best.quantities, best.normaliser)
+        self._model = model.to(device).eval()
         self.kind = "reconstruction" if hasattr(best.trainee, "reconstruct") else "prediction"
         self._infers = hasattr(best.trainee, "infer") and not any(q.shape for q in best.quantities.inputs)
         if self.kind == "prediction":
@@ -205,7 +207,8 @@ class _RunEvaluator:
     def run(self, progress: OnProgress) -> None:
         seen = (*self._quantities.values(), *self._best.quantities.input_images)
         num, step = len(self._dataset), rows_at_once(seen)
-        with seeded(_SEED, self._device), torch.inference_mode():
+        infinite = np.errstate(over="ignore", invalid="ignore")  # squared errors of huge values
+        with seeded(_SEED, self._device), torch.inference_mode(), infinite:
             for lo in range(0, num, step):
                 hi = min(lo + step, num)
                 self._add(lo, hi)
@@ -237,7 +240,8 @@ class _RunEvaluator:
         delivered = self._data.shapes.with_channels(self._dataset[index])
         batch = {key: values.to(self._device) for key, values in delivered.items()}
         if self.kind == "reconstruction":
-            return batch, self._model.restored(self._best.trainee.reconstruct(batch))  # type: ignore[operator]
+            made = self._best.trainee.reconstruct(batch)  # type: ignore[operator]
+            return batch, self._model.restored(made, len(index))
         return batch, self._model.predicted_from(batch)
 
     def _add_images(self, quantity: Quantity, values: Tensor, true: Array) -> None:

@@ -136,7 +136,7 @@ def _read(best: BestModel, directory: Path, trainer: int, device: torch.device) 
     weights = {**trained.model, **(trained.average or {})}
     file = ModelFile(ModelCall(best.name, options), best.facts["shapes"], best.quantities, weights)
     trainee = build_trained(where, file, str(device))
-    model = PhysicalModel(trainee, best.quantities, best.normaliser).to(device).eval()
+    model = PhysicalModel(best.name, trainee, best.quantities, best.normaliser).to(device).eval()
     return Member(trainer, found.step, found.progress.best, model)
 
 

@@ -16,6 +16,8 @@ from merlin.train.loading.normalise import Normaliser
 from merlin.train.loading.scaling import IDENTITY, Scaling, Vectors
 from merlin.train.models.base import Trainee
 from merlin.train.models.inputs import INPUTS, predict_batch
+from merlin.train.models.outputs import require_predictions
+from merlin.train.models.registry import MODEL_ERRORS
 from merlin.train.quantities import Quantities, Quantity
 
 
@@ -52,9 +54,9 @@ class PhysicalModel(nn.Module):
     classes, "<name>.probabilities" (n, K) float32.
     """
 
-    def __init__(self, trainee: Trainee, quantities: Quantities, normaliser: Normaliser) -> None:
+    def __init__(self, name: str, trainee: Trainee, quantities: Quantities, normaliser: Normaliser) -> None:
         super().__init__()
-        self.trainee = trainee
+        self.name, self.trainee = name, trainee
         self.quantities = quantities
         self.inputs = _stacked(quantities.columns, normaliser)
         self.input_images = nn.ModuleList(_of_image(q, normaliser) for q in quantities.input_images)
@@ -76,11 +78,13 @@ class PhysicalModel(nn.Module):
     def predicted_from(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of `forward` for a normalised batch."""
         images = [q.name for q in self.quantities.input_images]
-        return self.restored(predict_batch(self.trainee, batch, images))
+        num = next(iter(batch.values())).shape[0]
+        return self.restored(predict_batch(self.trainee, batch, images), num)
 
-    def restored(self, made: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs of a model, "scalars" (n, m), images (n, C, H, W) and logits of classes, by name and in the data
-        set's units."""
+    def restored(self, made: Mapping[str, Tensor], num: int) -> dict[str, Tensor]:
+        """The outputs of a model for so many samples, "scalars" (n, m), images (n, C, H, W) and logits of classes, by
+        name and in the data set's units. Raises TrainingError if they are not what the data set has."""
+        require_predictions(self.name, made, num, self.quantities.predicted_shapes)
         found: dict[str, Tensor] = {}
         if self.scalars is not None and "scalars" in made:
             scalars = self.scalars.inverse(made["scalars"].double())
@@ -99,12 +103,17 @@ class PhysicalModel(nn.Module):
     def predicted(self) -> tuple[Quantity, ...]:
         """The quantities that the model predicts, in the order of `forward`'s dict.
 
-        Raises TrainingError if it has no `predict`, UsageError if it says that it cannot.
+        Raises TrainingError if it has no `predict`, or one that fails, UsageError if it says that it cannot.
         """
+        some = some_inputs(self.quantities, self.quantities.num_tried(2))
         try:
-            found = self(*(given.to(self.inputs.centre.device) for given in some_inputs(self.quantities, 2)))
+            found = self(*(given.to(self.inputs.centre.device) for given in some))
         except NotImplementedError as error:
             raise TrainingError("the model has no `predict`: it tells nothing from inputs alone") from error
+        except MODEL_ERRORS as error:
+            raise TrainingError(
+                f"the model {self.name} fails to predict: {type(error).__name__}: {error}"
+            ) from error
         outputs = (*self.quantities.outputs, *(q.probabilities for q in self.quantities.classes))
         known = {q.name: q for q in outputs}
         return tuple(known[name] for name in found)

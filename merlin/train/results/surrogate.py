@@ -67,7 +67,7 @@ class Surrogate:
     def __init__(self, best: BestModel, device: torch.device) -> None:
         self.best = best
         self.device = device
-        model = PhysicalModel(best.trainee, best.quantities, best.normaliser).to(device).eval()
+        model = PhysicalModel(best.name, best.trainee, best.quantities, best.normaliser).to(device).eval()
         self.model: PhysicalModel | EnsembleModel = model
         self._normalised = model.inputs
         self.predicted = model.predicted()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from queue import Empty
 
 import kombu
@@ -18,10 +19,14 @@ WAIT_S = 600.0  # of the server for a message, where Kombu has a second
 @pytest.fixture
 def channel(any_redis: RedisServer) -> Iterator[transport.Channel]:
     with kombu.Connection(any_redis.url, transport=transport.Transport) as connection:
-        made = connection.channel()
-        kombu.Queue("work", channel=made).declare()
-        made.basic_consume("work", no_ack=True, callback=lambda message: None, consumer_tag="tag")
-        yield made
+        yield make_channel(connection)
+
+
+def make_channel(connection: kombu.Connection) -> transport.Channel:
+    made = connection.channel()
+    kombu.Queue("work", channel=made).declare()
+    made.basic_consume("work", no_ack=True, callback=lambda message: None, consumer_tag="tag")
+    return made
 
 
 def wait_for_message(channel: transport.Channel) -> int:
@@ -48,6 +53,19 @@ def test_a_connection_that_was_made_again_has_another_number(channel: transport.
     assert channel._client_id != before
     transport.end_wait()
     assert is_readable(fd, 60)
+
+
+def test_the_channel_may_close_at_the_same_time(any_redis: RedisServer) -> None:
+    with (
+        kombu.Connection(any_redis.url, transport=transport.Transport) as connection,
+        ThreadPoolExecutor() as pool,
+    ):
+        for _ in range(100):  # the two race
+            channel = make_channel(connection)
+            wait_for_message(channel)
+            ending = pool.submit(transport.end_wait)
+            channel.close()
+            ending.result()
 
 
 def test_nothing_happens_while_nobody_waits(channel: transport.Channel) -> None:

@@ -140,6 +140,9 @@ def test_only_what_is_predicted_is_compared(tmp_path, monkeypatch) -> None:
         TrainingError, match="the model tiny_models:Stumbling fails: RuntimeError: on its way"
     ):
         result("tiny_models:Stumbling", *words)
+    words = (*words, "model.how=key", "model.late=true")
+    with pytest.raises(TrainingError, match="the model tiny_models:Wrong predicts only 'scalar'"):
+        result("tiny_models:Wrong", *words)
 
 
 def test_a_model_that_fails_on_its_way_is_trained_all_the_same(tmp_path, capsys, monkeypatch) -> None:

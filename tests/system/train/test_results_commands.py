@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from surrogate_data import arrays
 from trained import make_trained
 
 from merlin.cli.main import main
@@ -56,3 +57,29 @@ def test_mistakes_are_told_with_exit_code_2(run: RunDirectory, tmp_path: Path, c
     assert code == 2 and "there are: train, validation, test" in err
     code, _, err = call(capsys, "evaluate", run.path, "--device", "gpu")
     assert code == 1 and "'gpu' is no device; write auto, cpu, cuda or cuda:N" in err
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        (
+            "column",
+            "predicts 'scalars' of shape (2, 1) for 2 samples; expected a tensor of shape (2, 3)",
+        ),
+        ("key", "predicts only 'scalar'; expected 'scalars'"),
+        ("raises", "fails to predict: IndexError"),
+    ],
+)
+def test_a_model_that_was_trained_and_predicts_something_else_is_refused(
+    tmp_path: Path, capsys, how: str, message: str
+) -> None:
+    model = f"model={{name: 'tiny_models:Wrong', how: {how}, late: true}}"
+    wrong = make_trained(tmp_path, "fields.images=[]", model, steps=1)
+    np.savez(tmp_path / "samples.npz", **arrays(3))
+    commands = (
+        ("predict", wrong.path, tmp_path / "samples.npz", "-o", tmp_path / "out.npz", "--trust-code"),
+        ("evaluate", wrong.path, "--trust-code"),
+    )
+    for command in commands:
+        code, _, err = call(capsys, *command, "--device", "cpu")
+        assert code == 1 and f"merlin: error: the model tiny_models:Wrong {message}" in err

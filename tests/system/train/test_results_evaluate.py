@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -224,6 +225,12 @@ class Page(HTMLParser):
                 self.links.append(value)
             elif value and not value.startswith(("data:", "#")):
                 self.outside.append(value)
+
+
+def test_a_run_in_a_directory_whose_name_is_no_text_is_evaluated(run: RunDirectory, tmp_path: Path) -> None:
+    odd = shutil.copytree(run.path, os.fsdecode(bytes(tmp_path) + b"/caf\xe9"))
+    told = json.loads(evaluate(odd, device="cpu").save().read_bytes())
+    assert told["run"] == odd
 
 
 def test_the_report_stands_alone_and_is_told_to_those_who_do_not_see_it(

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from commands import TRAINING_LIMIT_S, training_environment
 from effort import repeats
@@ -263,6 +264,14 @@ def test_bad_input_is_explained_and_nothing_is_written(config, tmp_path, capsys)
 def test_check_says_what_would_be_trained(config, tmp_path, capsys) -> None:
     out, _ = train_here(capsys, config, f"output={tmp_path / 'runs'}", "--check", code=0)
     assert "scalars energy, radius, time" in out and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--check"], ["--json"]])
+def test_what_is_left_out_is_told(config, tmp_path, capsys, words) -> None:
+    constant = make_surrogate_data(tmp_path / "constant", 200, d=np.full(200, 3.0))
+    words = [*words, f"data={constant}", f"output={tmp_path / 'runs'}", "training.steps=1"]
+    _, err = train_here(capsys, config, *words, code=0)
+    assert "warning: 'd' is left out: it is the same in all samples" in err
 
 
 def children_of(pid: int) -> list[int]:

@@ -19,6 +19,7 @@ from merlin.base.ranges import (
     stretches,
     to_ranges,
     total,
+    touching,
     within,
     without,
 )
@@ -79,6 +80,12 @@ def test_ranges_mark_the_entries_of_a_mask(ranges, first):
     assert set((first + np.flatnonzero(mask)).tolist()) == members(ranges) & set(range(first, first + 20))
     mark(mask, ranges, first, False)
     assert not mask.any()
+
+
+@given(RANGES, st.integers(-2, 40), st.integers(1, 10))
+def test_ranges_that_touch_another_are_found(ranges, lo, num):
+    ranges, hi = merged(ranges), lo + num
+    assert touching(ranges, lo, hi) == [(a, b) for a, b in ranges if max(a, lo) < min(b, hi)]
 
 
 @given(st.lists(st.integers(-5, 5)))

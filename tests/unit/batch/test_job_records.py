@@ -51,6 +51,12 @@ def test_a_record_of_an_earlier_merlin_is_read(records):
     assert records.all() == [RECORD]
 
 
+def test_the_script_may_lie_in_a_directory_whose_name_is_no_text(records):
+    record = replace(RECORD, script="/caf\udce9/one.sh")
+    records.write(record)
+    assert records.read("one") == record
+
+
 def test_a_refused_job_is_written_down(slurm, records):
     slurm.fail("refuse")
     with pytest.raises(SchedulerRefusedError):

@@ -149,18 +149,26 @@ def test_with_json_an_error_is_a_document_on_stdout_too(
     assert "none" in json.loads(capsys.readouterr().out)["error"]
 
 
+@pytest.mark.parametrize(
+    ("number", "note", "told"),
+    [
+        (13, "", "Permission denied: /away/report.html"),
+        (27, "", "File too large: /away/report.html; allow larger files (ulimit -f unlimited)"),
+        (28, "go on", "No space left on device: /away/report.html; go on"),
+    ],
+)
 def test_a_file_that_cannot_be_written_is_called_what_the_user_called_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int, note: str, told: str
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
-        raise PermissionError(13, "Permission denied", "/away/report.html.0a1b2c3d.tmp")
+        error = OSError(number, os.strerror(number), "/away/report.html.0a1b2c3d.tmp")
+        if note:
+            error.add_note(note)
+        raise error
 
     monkeypatch.setattr(command_line.cli, "main", fail)
     assert exit_code("info") == 1
-    assert (
-        capsys.readouterr().err
-        == "merlin: error: Permission denied: /away/report.html (-lvl DEBUG shows more)\n"
-    )
+    assert capsys.readouterr().err == f"merlin: error: {told} (-lvl DEBUG shows more)\n"
 
 
 def test_an_unforeseen_error_says_where_its_traceback_is_saved(
@@ -177,9 +185,10 @@ def test_an_unforeseen_error_says_where_its_traceback_is_saved(
     assert "TypeError: surprise" in saved.read_text()
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+@pytest.mark.parametrize("module", ["merlin", "merlin.cli"])
+def test_a_reader_that_leaves_early_is_no_error(module: str) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "merlin.cli", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", module, "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout is not None and process.stderr is not None
     process.stdout.read(1)

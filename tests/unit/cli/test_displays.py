@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 import json
+import sys
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from status_study import FAILED, add, chunk, failed
 from study_on_disk import write_study
 
 from merlin.base.text import count, duration, rate, size
-from merlin.cli.display import LINE_EVERY_S, Speed
+from merlin.cli.display import LATE_S, LINE_EVERY_S, Speed, late_progress
 from merlin.cli.output import print_answer, to_json
 from merlin.cli.progress import LineDisplay, LiveDisplay
 from merlin.execution.events import Progress
@@ -50,6 +52,26 @@ def test_lines_are_few_and_tell_each_step_that_ends_once() -> None:
     for _ in range(3):
         display.progress(progress(a=counts(1000, 990, 10, running=0), b=counts(10, 10, running=0)))
     assert lines[2:] == ["a: 990 ok, 10 failed of 1,000"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_late_bar_is_there_only_after_some_seconds_and_until_the_end(monkeypatch) -> None:
+    terminal, clock = Terminal(), Clock()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with late_progress("reading samples", "rows", clock=clock) as report:
+        report(1, 10)
+        report(10, 10)
+        assert terminal.getvalue() == ""
+        clock.now = LATE_S
+        report(1, 10)
+        assert "reading samples" in terminal.getvalue()
+        report(10, 10)
+        size_at_end = len(terminal.getvalue())
+    assert len(terminal.getvalue()) == size_at_end
 
 
 def test_speed_follows_the_last_seconds_only() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from in_process import merlin
 
+from merlin.cli.dry import MAX_LINES
+
 SPEC = """
 description: {name: dry, description: d}
 batch: {type: TYPE, bank: physics, queue: pbatch}
@@ -94,3 +96,18 @@ def test_what_would_begin_another_line_of_the_header_is_refused(
 def test_a_step_of_its_own_job_may_be_planned(workspace_of) -> None:
     text = SPEC.replace("TYPE", "slurm").replace("qos: low", "batch: {submit: true}")
     assert (workspace_of(text) / "sim/sim.slurm.sh").is_file()
+
+
+def test_of_many_step_instances_only_some_are_listed(
+    workspace_of, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    workspace = workspace_of(
+        "description: {name: dry, description: d}\n"
+        "study: [{name: sim, run: {cmd: echo $(P)}}]\n"
+        f"global.parameters: {{P: {{values: {list(range(MAX_LINES + 3))}, label: P.%%}}}}\n"
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == MAX_LINES + 3
+    assert lines[-2].endswith("… and 3 more step instances (--json shows all)")
+    assert lines[-1] == f"dry run: {MAX_LINES + 3} scripts written, nothing was run"
+    assert len(list(workspace.glob("sim/*/*.sh"))) == MAX_LINES + 3

@@ -56,6 +56,20 @@ def test_nothing_is_written_over(here: Path, capsys: pytest.CaptureFixture[str])
     assert (here / "hello.yaml").read_text() == "mine"
 
 
+def test_what_came_with_another_example_is_there_already(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for first, second in (("slurm", "flux"), ("hello", "hello")):
+        assert merlin("example", first) == 0
+        capsys.readouterr()
+        assert merlin("example", second) == 0
+        assert f"{second}.yaml is there already; run it with: merlin run" in capsys.readouterr().out
+    (here / "schedulers/flux.yaml").write_text("mine")
+    (here / "schedulers/area.py").unlink()
+    assert merlin("example", "flux") == merlin("example", "lsf") == 2
+    assert (here / "schedulers/flux.yaml").read_text() == "mine"
+
+
 def test_a_path_that_is_a_file_is_refused(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "afile").write_text("mine")
     for name in ("hello", "icf"):

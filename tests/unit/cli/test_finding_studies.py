@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,16 +119,44 @@ def test_a_run_that_moves_nothing_is_listed_everywhere_and_noted_for_no_spec(her
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "[" * 100_000, '{"format": 2, "places": {}}', '{"format": 1, "places": 3}'],
+    ["", "{", "[]", "[" * 100_000, '{"format": 1, "places": 3}'],
     ids=lambda text: text[:30],
 )
-def test_a_damaged_note_is_no_note(here: Path, text: str) -> None:
+def test_a_damaged_note_is_no_note_and_is_kept_aside(here: Path, text: str) -> None:
     env = {"HOME": str(here / "home")}
     remember(here / "demo.yaml", here, env)
-    (here / "home/.merlin/study_places.json").write_text(text)
+    noted = here / "home/.merlin/study_places.json"
+    noted.write_text(text)
     assert remembered(here / "demo.yaml", env) == []
     remember(here / "demo.yaml", here, env)
     assert remembered(here / "demo.yaml", env) == [here]
+    assert noted.with_name("study_places.json.bak").read_text() == text
+
+
+def test_the_notes_of_another_version_are_left_alone(here: Path) -> None:
+    noted = here / "home/.merlin/study_places.json"
+    noted.parent.mkdir(parents=True)
+    noted.write_text('{"format": 2, "folders": {"/a": "b"}}')
+    make()
+    assert noted.read_text() == '{"format": 2, "folders": {"/a": "b"}}'
+    assert list(noted.parent.glob("*.bak")) == []
+
+
+def test_studies_are_listed_beside_one_whose_directory_is_no_text(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = make()
+    odd = Path(os.fsdecode(bytes(here) + b"/caf\xe9"))
+    odd.mkdir()
+    for _ in range(2):  # the second reads what the first wrote
+        make("-o", str(odd))
+    (third := here / "third").mkdir()
+    monkeypatch.chdir(third)
+    capsys.readouterr()
+    for _ in range(2):
+        assert merlin("list", "--json") == 0
+        listed = [Path(study["workspace"]) for study in json.loads(capsys.readouterr().out)["studies"]]
+        assert len(listed) == 3 and first in listed
 
 
 def test_a_home_that_cannot_be_written_costs_nothing_but_the_note(here: Path) -> None:
@@ -205,6 +236,26 @@ def test_a_damaged_study_costs_its_own_line(here: Path) -> None:
     good, bad = studies_in(here / "studies")
     assert (good.state, bad.state) == ("new", "unreadable")
     assert "plan.json" in bad.problem
+
+
+@pytest.mark.parametrize("closed", ["", "merlin_info", "merlin_info/ledger"])
+def test_a_study_that_may_not_be_read_costs_its_own_line(here: Path, closed: str) -> None:
+    folder = make("-o", "studies").rename(here / "studies/demo_20200102-030405") / closed
+    make("-o", "studies")
+    (here / "studies/other").mkdir(mode=0)
+    argv = [sys.executable, "-m", "merlin.cli", "list", "--json", "--root", "studies"]
+    if os.geteuid() == 0:
+        argv = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *argv]
+        if shutil.which("setpriv") is None:
+            pytest.skip("root may read everything")
+    (folder / "ledger" if folder.name == "merlin_info" else folder).mkdir(exist_ok=True)
+    folder.chmod(0)
+    done = subprocess.run(argv, capture_output=True, text=True)
+    folder.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["studies"]
+    assert [study["state"] for study in found] == ["new", "unreadable"]
+    assert "Permission denied" in found[1]["problem"]
 
 
 def test_a_directory_without_studies_is_refused_as_before(

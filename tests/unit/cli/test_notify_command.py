@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,15 @@ def test_a_spec_is_tried_before_it_runs(spec: Path, capsys: pytest.CaptureFixtur
     assert merlin("notify", spec, "--test") == 0
     assert (spec.parent / "told").read_text() == "test \n"
     assert capsys.readouterr().out.endswith(": delivered\n")
+
+
+def test_a_way_whose_package_is_missing_is_named(
+    spec: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    spec.write_text(SPEC + "- {when: end, apprise: $HOOK}\n")
+    assert merlin("notify", spec) == 0
+    assert "notifying by apprise needs apprise; install it with" in capsys.readouterr().err
 
 
 def test_what_cannot_be_delivered_is_an_exit_code(spec: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +14,9 @@ from in_process import merlin
 from status_study import fill, make_workspace
 
 from merlin.cli.execute import show_report
+from merlin.execution.events import RunSummary
 from merlin.shards.format.counts import Counts
-from merlin.views.run_report import DataSetReport, RunReport
+from merlin.views.run_report import DataSetReport, RunReport, report_of
 
 
 def report(**counts: int) -> RunReport:
@@ -69,3 +73,37 @@ def test_the_failures_that_are_told_add_up(
     assert "other failed" in told and sum(int(a or b) for a, b in parts) == int(failed)
     merlin("failures", workspace.path)
     assert "message  killed" not in capsys.readouterr().out  # the cause says so
+
+
+@pytest.mark.parametrize(("missing", "reason"), [(0, ""), (1, "interrupted")])
+def test_a_signal_that_comes_when_all_is_done_has_stopped_nothing(
+    tmp_path: Path, missing: int, reason: str
+) -> None:
+    workspace = make_workspace(tmp_path / "w")
+    summary = RunSummary(
+        planned=2,
+        ok=2 - missing,
+        failed=0,
+        skipped=0,
+        missing=missing,
+        stop_reason="interrupted",
+        seconds=1.0,
+        per_step={},
+    )
+    assert report_of(workspace, summary).stop_reason == reason
+
+
+EARLY = """
+import signal
+from pathlib import Path
+from merlin.cli.execute import resumable
+with resumable(Path("w")):
+    signal.raise_signal({number})
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_the_run_begins_says_how_to_go_on(number: int) -> None:
+    code = f"import signal; signal.signal({number:d}, signal.SIG_DFL)" + EARLY.format(number=int(number))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-number, "resume with: merlin restart w\n")

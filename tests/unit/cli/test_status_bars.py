@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from in_process import merlin
-from status_study import fill, make_workspace
+from small_plans import step
+from status_study import FAILED, OK, add, chunk, fill, make_workspace
+from study_on_disk import write_study
 
 from merlin.cli.outcome_bar import bar
-from merlin.cli.study_status import show_advice
+from merlin.cli.study_status import MAX_FINISHED, show_advice
 
 FILLS = {"ok": "o", "failed": "f", "skipped": "s", "missing": "m"}
 NUMBERS = st.integers(0, 10**9)
@@ -43,3 +46,22 @@ def test_a_study_that_has_stopped_goes_at_no_rate(tmp_path: Path, capsys: pytest
     assert merlin("status", tmp_path / "w") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("sim ")]
     assert line.endswith("10 missing of 40")
+
+
+@pytest.mark.parametrize("num_finished", [MAX_FINISHED, MAX_FINISHED + 1])
+def test_many_finished_extensions_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_finished: int
+) -> None:
+    study = write_study(tmp_path / "w", step("sim", 10))
+    for number in range(1, num_finished + 2):
+        path, more = study.path / f"extensions/{number:03}", {"first": 10 * number, "extension": number}
+        outcomes = [OK] * 9 + [OK if number > 1 else FAILED]
+        add(write_study(path, step("sim", 10), **more), chunk("sim", 0, outcomes))
+    assert merlin("status", study.path) == 0
+    shown = capsys.readouterr().out
+    assert "extensions/001  failed" in shown
+    is_one_line = num_finished > MAX_FINISHED
+    assert ("extensions/002  finished" in shown) == (not is_one_line)
+    assert (f"{num_finished} extensions finished: 40 samples, 40 tasks ok\n" in shown) == is_one_line
+    assert merlin("status", study.path, "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)["extensions"]) == num_finished + 1

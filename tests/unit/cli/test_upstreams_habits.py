@@ -84,6 +84,32 @@ def test_config_names_the_file_before_the_errors_in_it(
         assert last == "merlin: 6 errors"
 
 
+def test_a_run_with_a_template_that_is_not_filled_in_says_how_to_do_without(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    merlin("config", "create")
+    assert "--local" in capsys.readouterr().out
+    assert merlin("run", "demo.yaml") == 2
+    assert "add --local" in capsys.readouterr().err.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "url"),
+    [("config create", ""), ("config use app.yaml", ""), ("run demo.yaml", ""), ("config show", "redis://h")],
+)
+def test_in_a_home_that_cannot_be_used_another_one_is_the_remedy(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str, url: str
+) -> None:
+    (here / "home").touch()
+    (here / "app.yaml").write_text("broker: {name: redis, server: h}\n")
+    monkeypatch.setenv("MERLIN_BROKER_URL", url)
+    assert merlin(*words.split()) == 2
+    assert (
+        f"\n  Make {here}/home/.merlin yours, or name another home: export HOME=DIR\n"
+        in capsys.readouterr().err
+    )
+
+
 def test_update_broker_takes_a_password_file_that_does_not_exist_yet(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,7 @@ from small_plans import step
 from waiting import wait_until
 
 from merlin.base.processes import group_members
-from merlin.errors import ExecutionError
+from merlin.errors import ExecutionError, WorkspaceError
 from merlin.plan.plan import Aggregate, PlannedField, StepInstance, StepKind
 from merlin.plan.tasks import Outcome
 
@@ -167,6 +167,14 @@ def test_a_file_in_the_way_fails_only_its_task(make: Any, fresh: bool) -> None:
     (bench.workspace.path / "s/02").write_text("")
     assert bench.run(0, 4).runs == ((0, 2, OK), (2, 3, FAILED), (3, 4, OK))
     assert "cannot prepare its files" in bench.failures()[2].cause
+
+
+def test_nothing_is_recorded_once_the_workspace_is_gone(make: Any) -> None:
+    bench = make(step("s", 1, command="exit 1"))
+    bench.workspace.plan_path.unlink()
+    with pytest.raises(WorkspaceError, match="was removed or moved while its study ran"):
+        bench.run(0, 1)
+    assert bench.outcomes() == [(0, 1, 255)]
 
 
 def test_a_full_disk_stops_the_work_and_loses_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,10 +23,11 @@ from merlin.execution.distributed.launch import (
     queues_of,
     select_workers,
     with_free_name,
+    with_more_args,
     worker_command,
 )
 from merlin.spec.load import load_spec
-from merlin.spec.model import Document
+from merlin.spec.model import Batch, Document
 
 STUDY = """
 description: {name: x, description: x}
@@ -133,8 +134,6 @@ def test_a_second_worker_of_a_name_is_numbered(tmp_path):
 
 
 def spec_worker(args: str = "", **batch) -> SpecWorker:
-    from merlin.spec.model import Batch
-
     more = {key: batch.pop(key) for key in ("nodes",) if key in batch}
     return SpecWorker(
         name="simw", queues=("simq", "postq"), batch=Batch(**batch), args=tuple(args.split()), **more
@@ -160,7 +159,6 @@ def test_a_line_has_our_defaults_and_the_namespace(config):
         ("--concurrency 2", "--concurrency 4"),
         ("--concurrency=2", "--concurrency 4"),
         ("-c2", "--concurrency 4"),
-        ("--autoscale=4,1", "--concurrency 4"),
         ("-n me.%h", "-n simw.%h"),
         ("--hostname=me@%h", "-n simw.%h"),
         ("--pool solo", "--pool threads"),
@@ -181,8 +179,30 @@ def test_arguments_like_upstreams_pass_as_they_are(config):
 
 
 def test_the_command_lines_arguments_come_last_so_that_they_win(config):
-    line = worker_command(config, spec_worker("--concurrency 2"), extra_args=["--concurrency", "8"])
-    assert words(line).endswith("--concurrency 2 --concurrency 8")
+    worker = with_more_args(spec_worker("--concurrency 2"), ["--concurrency", "8"])
+    assert words(worker_command(config, worker)).endswith("--concurrency 2 --concurrency 8")
+    assert not worker.note
+
+
+@pytest.mark.parametrize(
+    ("args", "more", "expected"),
+    [
+        ("--autoscale=4,1", "", "--concurrency 4"),
+        ("--autoscale 1,4 -E", "-c 9", "-E -c 9 --concurrency 4"),  # as in Celery
+        ("--autoscale 4,1", "--autoscale=3", "--concurrency 3"),
+        ("-c 2", "--autoscale 3", "-c 2 --concurrency 3"),
+    ],
+)
+def test_an_automatic_number_of_tasks_at_once_is_its_maximum_and_the_user_is_told(args, more, expected):
+    worker = with_more_args(spec_worker(args), more.split())
+    assert words(worker.args) == expected
+    on_nodes = replace(worker, batch=Batch(type="slurm"))
+    for found in (*launch(worker), *launch(on_nodes, allocation=ALLOCATION)):
+        assert found.note.endswith(f"means {expected[expected.index('--con') :]} here")
+
+
+def test_an_autoscale_that_celery_refuses_stays():
+    assert with_more_args(spec_worker("-c 2 --autoscale"), ["3,x"]).args == ("-c", "2", "--autoscale", "3,x")
 
 
 def test_dollars_in_arguments_are_filled_from_the_environment(tmp_path):

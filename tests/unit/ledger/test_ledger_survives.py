@@ -86,7 +86,7 @@ def test_a_full_disk_leaves_no_half_record_and_the_writer_goes_on_when_there_is_
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert "the disk is full" in done.stdout
+    assert "File too large; allow larger files (ulimit -f unlimited), then run merlin restart" in done.stdout
     state = replay(tmp_path, plan_of(sim=300))
     assert state.outcomes["sim"].ranges([0]) == [(0, 100), (200, 300)]
     assert state.damage == []

@@ -162,6 +162,23 @@ def test_every_failure_is_counted_by_cause_but_few_tails_are_kept(tmp_path):
     assert path.stat().st_size / num < 16
 
 
+@pytest.mark.parametrize("has_tail", [True, False])
+def test_causes_with_a_value_of_their_sample_are_of_one_kind(tmp_path, has_tail):
+    diverged = [f"ValueError: diverged at {i / 7:.3f}" for i in range(5000)]
+    texts = [*diverged, "exit code 5", "exit code 1", *(f"KeyError: {chr(0x4E00 + i)}" for i in range(300))]
+    failures = tuple(
+        failed(i, text, 5 if text == "exit code 5" else 1, tail=f"Traceback\n{text}\n" if has_tail else "")
+        for i, text in enumerate(texts)
+    )
+    write(tmp_path, chunk([FAILED] * len(texts), failures=failures))
+    found = [f.failure for f in replay(tmp_path, plan_of(sim=len(texts))).failures()]
+    assert [f.cause for f in found[:256]] == diverged[:256]
+    assert {f.cause for f in found[256:5000]} == {"ValueError: diverged at <n>"}
+    assert {f.signature for f in found[:5000]} == {"ValueError: diverged at <n>" if has_tail else ""}
+    assert [f.cause for f in found[5000:5002]] == ["exit code 5", "exit code 1"]
+    assert {f.cause for f in found[-40:]} == {"other causes"}
+
+
 def test_the_ledger_of_another_study_is_refused(tmp_path):
     write(tmp_path, chunk([OK]))
     with pytest.raises(LedgerError, match="another study"):

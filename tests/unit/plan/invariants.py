@@ -27,6 +27,8 @@ def check(scheduler: Scheduler) -> None:
             have = merged(held.get((id, kind), []))
             assert have == state.tasks.ranges((kind,)), f"{id}: {STATE_NAMES[kind]} {have}"
         _check_dependencies(state, is_settled=not consequences._changed)
+        same_queue = [s for s in scheduler._states.values() if s.queue_ready is state.queue_ready]
+        assert state.queue_ready.num == sum(s.num[READY] for s in same_queue), f"{id}: ready in its queue"
 
 
 def _check_dependencies(state: InstanceState, *, is_settled: bool) -> None:

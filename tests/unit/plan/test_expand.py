@@ -135,6 +135,33 @@ def test_workspaces_of_other_steps_are_filled_in(plan_of):
     assert found["c"].command == f"ls {WORKSPACE}/a"
 
 
+def test_what_is_the_directory_of_a_sample_in_upstream_is_it_here(plan_of):
+    plan = plan_of(
+        """
+        study:
+          - name: a
+            run: {cmd: "ls $(WORKSPACE)/$(MERLIN_SAMPLE_PATH)/x", restart: "ls $(WORKSPACE)/$(merlin_sample_path)"}
+          - {name: b, run: {cmd: "ls $(WORKSPACE)/$(MERLIN_GLOB_PATH) $(b.workspace)", depends: [a_*]}}
+        """,
+        SAMPLES,
+    )
+    a, b = plan.instances
+    assert (a.command, a.restart) == ("ls $(WORKSPACE)/x", "ls $(WORKSPACE)")
+    assert (b.command, b.per_sample) == (f"ls $(WORKSPACE)/*/*/ {WORKSPACE}/b", False)
+
+
+def test_a_parameter_may_name_a_step_or_another_parameter(plan_of):
+    plan = plan_of(
+        """
+        study:
+          - {name: hello, run: {cmd: echo}}
+          - {name: b, run: {cmd: "ls $($(P).workspace) $($(Q)) $($(Q).label)", depends: [hello]}}
+        global.parameters: {P: {values: [hello], label: P.%%}, Q: {values: [P], label: Q.%%}}
+        """,
+    )
+    assert plan.instances[1].command == f"ls {WORKSPACE}/hello hello P.hello"
+
+
 def test_referring_to_a_workspace_takes_its_parameters_on(plan_of):
     plan = plan_of(
         """

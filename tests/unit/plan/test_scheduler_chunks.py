@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from invariants import check
 from scheduling import OK, start
 from small_plans import gather, runs, same, step
@@ -25,6 +26,32 @@ def test_chunks_grow_towards_the_target_and_shrink_at_the_tail() -> None:
     for size in sizes:
         assert size <= max(50, -(-left // 4))
         left -= size
+
+
+@pytest.mark.parametrize(("kind", "num_chunks"), [(StepKind.FUNCTION, 1), (StepKind.CMD, 4)])
+def test_an_instance_of_a_fast_step_needs_few_chunks(kind: StepKind, num_chunks: int) -> None:
+    """While others are ready, it is not shared among all workers; a script is tried alone first."""
+    b = start(*(step(f"sim_{i}", 100, kind=kind, step="sim") for i in range(20)))
+    chunks = []
+    while (chunk := b.scheduler.take(0.0)) is not None:
+        chunks.append(chunk)
+        b.finish_ok(chunk, busy_s=1e-6 * num_tasks(chunk))
+    for i in range(1, 19):
+        assert len([chunk for chunk in chunks if chunk.instance == f"sim_{i}"]) == num_chunks
+    last = [num_tasks(chunk) for chunk in chunks if chunk.instance == "sim_19"]
+    assert last[-1] == 1 and len(last) > num_chunks  # nothing else is left: each worker gets some
+
+
+def test_other_instances_of_a_step_are_trusted_only_so_far() -> None:
+    n = 16 * 100
+    b = start(*(step(f"sim_{i}", n, kind=StepKind.FUNCTION, step="sim") for i in range(9)), workers=100)
+    first = b.take()
+    b.finish_ok(first, busy_s=1e-6 * num_tasks(first))
+    while (chunk := b.take()).instance == "sim_0":
+        b.finish_ok(chunk, busy_s=1e-6 * num_tasks(chunk))
+    assert num_tasks(chunk) == 8 * -(-n // 200)  # eight times what it gets if nothing is known
+    b.finish_ok(chunk, busy_s=1.0 * num_tasks(chunk))
+    assert num_tasks(b.take()) == 1  # it is slow
 
 
 def test_scattered_tasks_share_a_chunk_with_holes() -> None:

@@ -40,7 +40,12 @@ LAYERS = (
     "base",
     "errors",
 )
-APART = {"testing": set(LAYERS), "common": set(), "celery": {"execution", "errors"}}  # type: dict[str, set[str]]
+APART: dict[str, set[str]] = {
+    "testing": set(LAYERS),
+    "common": set(),
+    "celery": {"execution", "errors"},
+    "__main__": {"cli"},
+}
 
 FENCES = {
     "click": {"cli"},
@@ -48,7 +53,7 @@ FENCES = {
     "duckdb": {"base", "status", "shards"},
     "h5py": {"shards"},
     "hdf5plugin": {"base", "shards"},
-    "blake3": {"shards"},
+    "blake3": {"shards", "workspace"},
     "scipy": {"workspace"},
     "maestrowf": {"plan"},
     "pyarrow": {"base"},

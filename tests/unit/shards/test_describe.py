@@ -11,7 +11,9 @@ from picture_data import make_data
 from merlin.cli.data_set_text import lines
 from merlin.cli.output import to_json
 from merlin.shards.describe import describe, describe_data_set
-from merlin.shards.format.manifest_file import read_manifest
+from merlin.shards.description_rows import provenance
+from merlin.shards.format.counts import Counts
+from merlin.shards.format.manifest_file import PartInfo, read_manifest
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +120,31 @@ def test_samples_of_an_extension_are_numbered_through(tmp_path):
     failed = [(group.source, group.examples) for group in facts.left_out if group.outcome == "failed"]
     assert failed == [("sim", (7, 8)), ("extensions/001/sim", (67, 68))]
     assert "extensions/001/sim" in "\n".join(lines(facts, 100))
+
+
+@pytest.mark.parametrize(
+    ("num", "words"), [(4, ["extensions/001", "extensions/002"]), (6, ["5 extensions", "extensions/002"])]
+)
+def test_many_extensions_that_lack_nothing_are_one_line(facts, num, words):
+    def part(number):
+        counts = Counts(
+            planned=10, ok=8, failed=int(number == 2), skipped=0, missing=0, filtered=2 - (number == 2)
+        )
+        more = {"splits": {}, "fields": (), "columns": ()}
+        return PartInfo(
+            workspace=f"extensions/{number:03}",
+            rows=(0, 10),
+            study={"finished": f"day {number}"},
+            counts=counts,
+            **more,
+        )
+
+    data = replace(facts.data, parts=tuple(part(number) for number in range(1, num + 1)))
+    shown = {what: text for what, text in provenance(replace(facts, data=data)) if "extension" in what}
+    assert list(shown)[:2] == words
+    if num == 6:
+        ok = "planned 50 = ok 40 + failed 0 + filtered 10 + skipped 0 + missing 0"
+        assert shown["5 extensions"] == f"{ok}, finished day 1 to day 6"
 
 
 def test_a_path_stays_whole_on_a_narrow_terminal(facts):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import h5py
 import numpy as np
 import pytest
@@ -129,6 +132,13 @@ def test_text_is_kept_as_conduit_has_it(out, kinds):
     with h5py.File(path) as file:
         assert file[name]["outputs/text/note"][()].tobytes().rstrip(b"\0").decode() == kinds.values["note"][0]
         assert file[name]["inputs/material"][()].tobytes().rstrip(b"\0").decode() == "gold"
+
+
+def test_lists_name_a_directory_that_is_no_text_by_its_bytes(kinds, tmp_path):
+    odd = bytes(tmp_path) + b"/caf\xe9"
+    export(kinds.path, Path(os.fsdecode(odd)), ExportOptions(format="lbann", fields=("energy",)))
+    with open(odd + b"/inclusion.sample_list", "rb") as file:
+        assert file.readlines()[2] == odd + b"/bundles/\n"
 
 
 def test_a_split_alone_is_what_its_trainers_share(kinds, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 from export_data import BAD, GAPS, NUM, RAGGED, Made, assert_same, make_kinds, make_values, save_npz
 
 from merlin.base.document.findings import Findings
-from merlin.errors import ShardError, SpecError, UsageError
+from merlin.errors import NotADataSetError, ShardError, SpecError, UsageError
 from merlin.shards.ensemble import open_shards
 from merlin.shards.export.base import ExportOptions
 from merlin.shards.export.run import export
@@ -241,6 +241,8 @@ def test_a_killed_import_goes_on_and_ends_in_the_same_data_set(kinds, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         import_([tmp_path / "kinds.npz"], SCHEMA, tmp_path / "out")
     assert written == [0, 1] and not (tmp_path / "out" / "manifest.json").exists()
+    with pytest.raises(NotADataSetError, match="its import has not finished; give the same command again"):
+        verify(tmp_path / "out")
     (tmp_path / "out" / "shard_00001.h5").write_bytes(b"damaged since")
     monkeypatch.setattr(
         write, "store_shard", lambda place, *rest: written.append(place.shard) or original(place, *rest)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import warnings
 from functools import partial
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -154,6 +156,13 @@ def test_a_long_note_stays_on_the_paper_and_off_the_chart(ens, word):
     note = figure.texts[1].get_window_extent()
     assert note.x1 < figure.bbox.x1
     assert note.y0 > figure.legends[0].get_window_extent().y1
+
+
+def test_a_page_shows_a_directory_whose_name_is_no_text(tmp_path):
+    study = make_data(Path(os.fsdecode(bytes(tmp_path) + b"/caf\xe9")))
+    write_plan(study.workspace.plan_path, study.workspace.plan)
+    with merlin.open_shards(study.directory) as ens:
+        assert "caf?" in write_plot(ens, tmp_path / "page.html", request("inputs")).read_text()
 
 
 def test_a_dollar_is_a_dollar(ens, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,21 @@ def test_the_record_stays_beside_half_a_file(tmp_path: Path) -> None:
         (tmp_path / "half").touch()
         raise ZeroDivisionError
     assert _begin(tmp_path).request() == {"of": "study"}
+
+
+@pytest.mark.parametrize(
+    ("number", "todo"),
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EFBIG, "allow larger files (ulimit -f unlimited)"),
+        (errno.EIO, "mend that"),
+    ],
+)
+def test_an_error_of_the_disk_says_that_the_same_command_goes_on(
+    tmp_path: Path, number: int, todo: str
+) -> None:
+    with pytest.raises(OSError) as error, _begin(tmp_path) as directory:
+        directory.start({"of": "study"}, [])
+        (tmp_path / "half").touch()
+        raise OSError(number, os.strerror(number))
+    assert error.value.__notes__ == [f"{todo}, then give the same command again: finished files are kept"]

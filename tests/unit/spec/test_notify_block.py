@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -35,6 +36,14 @@ def written(folder: Path, *entries: str) -> Path:
 
 def findings(folder: Path, entry: str) -> list[Diagnostic]:
     return check_spec(written(folder, entry))[1]
+
+
+def test_apprise_is_missed_before_the_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = "{when: end, apprise: $HOOK}"
+    assert findings(tmp_path, entry) == []
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    (found,) = findings(tmp_path, entry)
+    assert (found.severity, found.col) == ("warning", 15) and "merlin-ensembles[notify]" in found.hint
 
 
 @pytest.mark.parametrize(

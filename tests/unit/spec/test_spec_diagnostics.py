@@ -510,6 +510,40 @@ def test_undefined_tokens_are_found_inside_a_block_of_text(tmp_path: Path) -> No
     assert second.hint.startswith("did you mean $(two.workspace)?")
 
 
+@pytest.mark.parametrize(
+    ("token", "severity", "message"),
+    [
+        ("$(N_$(P))", "error", "$(N_$(P)) is left as it is: $(N_1) is filled in before $(P) is"),
+        ("$(P$(X))", "error", "$(P$(X)) is left as it is: $(P2) is filled in before $(X) is"),
+        (
+            "$($(X).workspace)",
+            "error",
+            "$($(X).workspace) is left as it is: $(one.workspace) is filled in before",
+        ),
+        ("$(M_$(MODE))", "error", "$(M_FAST) is not defined"),
+        ("$(m_$(MODE))", "warning", "$(m_FAST) is left to the shell, which knows no such command"),
+    ],
+)
+def test_a_name_that_is_made_of_others_is_checked(
+    tmp_path: Path, token: str, severity: str, message: str
+) -> None:
+    rest = """
+        env: {variables: {N_1: 1, MODE: FAST}}
+        global.parameters: {P: {values: [1], label: P.%%}, P2: {values: [1], label: P2.%%}}
+        merlin: {samples: {file: a.npy, column_labels: [X]}}
+        """
+    found = only(check(tmp_path, run(f"cmd: |\n  # {token}\n  echo $(P) $(X) {token}", rest)))
+    assert (found.severity, found.line) == (severity, 7 if severity == "error" and "left" in message else 5)
+    assert found.message.startswith(message)
+
+
+@pytest.mark.parametrize("token", ["$($(P))", "$(P$(P2))", "$($(P).label)", "$(x$(P))", "$(MERLIN_$(P))"])
+def test_a_name_that_parameters_make_may_be_anything_else(tmp_path: Path, token: str) -> None:
+    parameters = "{P: {values: [1], label: P.%%}, P2: {values: [1], label: P2.%%}}"
+    rest = f"env: {{variables: {{N_1: 1}}}}\nglobal.parameters: {parameters}\n"
+    assert check(tmp_path, run(f"cmd: echo {token}", rest)) == []
+
+
 def test_an_undefined_token_outside_commands_is_always_an_error(tmp_path: Path) -> None:
     found = only(check(tmp_path, run("cmd: x\ntask_queue: q_$(date)")))
     assert (found.line, found.col, found.code) == (6, 19, "token")

@@ -124,6 +124,21 @@ def test_keys_may_hold_variables(tmp_path: Path) -> None:
     assert list(load(tmp_path, text).document.merlin.resources.workers) == ["demo_worker"]
 
 
+def test_variables_may_make_the_names_of_others(tmp_path: Path) -> None:
+    values = (
+        "MODEL: small, small_steps: 10, PICK: $($(MODEL)_steps)$(MODE), mode: a, k_a: max_retries, WHAT: INFO"
+    )
+    text = step("cmd: echo $($(MODEL)_steps) $(PICK) $(MERLIN_$(WHAT))\n$(k_$(MODE)): 3") + (
+        f"env: {{variables: {{{values}}}}}\n"
+        + "merlin: {samples: {column_labels: [X], file: a.npy, generate: {cmd: make $($(MODEL)_steps)}}}\n"
+    )
+    document = load(tmp_path, text).document
+    run, samples = document.study[0].run, document.merlin.samples
+    assert (run.cmd, run.max_retries) == ("echo 10 10a $(MERLIN_INFO)", 3)
+    assert samples is not None and samples.generate is not None
+    assert samples.generate.cmd == "make 10"
+
+
 def test_workers_know_the_directory_of_the_spec(tmp_path: Path) -> None:
     text = (
         step("cmd: echo")

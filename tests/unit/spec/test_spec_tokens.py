@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from merlin.base.document.findings import is_one_edit_away
-from merlin.base.document.tokens import find_tokens, is_shell_substitution, substitute
+from merlin.base.document.tokens import (
+    find_incomplete,
+    find_tokens,
+    is_shell_substitution,
+    substitute,
+    substitute_in_names,
+)
 from merlin.spec.variables import resolve_variables
 
 NAMES = st.sampled_from(["A", "B", "C", "D"])
@@ -40,6 +47,28 @@ def test_substitution_is_a_single_pass() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "named", "filled"),
+    [
+        ("$($(M)_s) $(M)", "$(S_s) $(M)", "10 S"),
+        ("$(s$($(M)_s)) $($(U)_$(M))", "$(s10) $($(U)_S)", "deep $($(U)_S)"),
+        ("$(cat $(M)) $(x$(M) y) $($(M)", "$(cat $(M)) $(x$(M) y) $($(M)", "$(cat S) $(xS y) $(S"),
+        ("$(x$(BLANK)) $(x$(A))", "$(xa b) $(x$(A))", "$(xa b) $(x$(A))"),
+    ],
+)
+def test_of_tokens_inside_each_other_the_inner_one_is_first(text: str, named: str, filled: str) -> None:
+    values = {"M": "S", "S_s": "10", "s10": "deep", "BLANK": "a b", "A": "$(A)"}
+    assert substitute_in_names(text, values) == named
+    assert substitute(text, values) == filled
+
+
+@given(st.text(alphabet="$()AB ", max_size=30))
+def test_tokens_beside_each_other_are_filled_in_once(text: str) -> None:
+    values = {"A": "$(B)$(", "B": "b"}
+    if substitute_in_names(text, values) == text and not find_incomplete(text):
+        assert substitute(text, values) == re.sub(r"\$\(([AB])\)", lambda m: values[m[1]], text)
+
+
+@pytest.mark.parametrize(
     ("name", "shells"),
     [("date", True), ("./run.sh", True), ("N_SAMPLES", False), ("step.workspace", False), ("X.label", False)],
 )
@@ -62,6 +91,25 @@ def test_variables_refer_to_each_other_in_any_order(monkeypatch: pytest.MonkeyPa
         "D": "$(SPECROOT)/$(E)",
     }
     assert resolved.cycles == ()
+
+
+def test_variables_may_name_others_by_their_values() -> None:
+    raw = {
+        "PICK": "$(N_$(MODE))",
+        "MODE": "fast",
+        "N_fast": "$($(P)_k)",
+        "LOOP": "$(A$(B))",
+        "B": "B",
+        "AB": "$(LOOP)",
+    }
+    resolved = resolve_variables(raw)
+    assert resolved.values["PICK"] == "$($(P)_k)"
+    assert resolved.cycles == (("LOOP", "AB", "LOOP"),)
+
+
+@pytest.mark.parametrize("text", ["$(A)$(A)", "$($(A)$(A))", "$(x$(A))", "$($(B))"])
+def test_a_variable_in_its_own_name_is_a_circle(text: str) -> None:
+    assert resolve_variables({"A": text, "B": "A"}).cycles == (("A", "A"),)
 
 
 @given(st.dictionaries(NAMES, st.lists(NAMES, max_size=3)))

@@ -8,6 +8,7 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
+from imported_data import import_arrays
 from surrogate_data import arrays, make_surrogate_data
 
 from merlin.base.document.findings import Findings
@@ -184,7 +185,11 @@ def test_values_that_are_no_numbers_are_found_by_field_and_sample(tmp_path) -> N
 def test_constant_columns_are_left_out_unless_they_are_asked_for(tmp_path) -> None:
     data = make_surrogate_data(tmp_path, 300, d=np.full(300, 2.0))
     text = "model: {name: regressor}\ntraining: {batch_size: 16}\n"
-    assert checked(data, text).facts.inputs == ("a", "b", "c")
+    found = checked(data, text)
+    assert found.facts.inputs == ("a", "b", "c")
+    assert [warning.message for warning in found.warnings] == [
+        "'d' is left out: it is the same in all samples"
+    ]
     assert "'d' is the same in all samples" in refused(data, text, "fields.inputs=[a, d]")
 
 
@@ -193,12 +198,28 @@ def test_an_image_with_a_constant_channel_is_used_as_it_is(tmp_path) -> None:
     image[..., 1] = 0.0
     data = make_surrogate_data(tmp_path, 300, image=image)
     text = "model: {name: regressor}\ntraining: {batch_size: 16}\n"
-    assert checked(data, text).facts.images == {}
+    left = checked(data, text)
+    (warning,) = left.warnings
+    assert left.facts.images == {} and warning.message.startswith("'image' is left out: it is constant in ch")
+    assert warning.message.endswith("channel 1; normalise: {image: none} keeps it")
     found = refused(data, text, "fields.images=[image]")
-    assert "channel 1 of 'image' is constant" in found and "normalise: {image: none}" in found
+    assert "'image' is constant in channel 1" in found and "normalise: {image: none}" in found
     for word in ("normalise.image=none", "normalise.images=none"):
         assert checked(data, text, word, "fields.images=[image]").facts.images == {"image": (2, 8, 8)}
         assert checked(data, text, word).facts.images == {"image": (2, 8, 8)}
+
+
+@pytest.mark.parametrize("size", [1e160, 1e-170])
+def test_values_whose_squares_float64_cannot_hold_are_used_by_their_logarithm(tmp_path, size) -> None:
+    data = make_surrogate_data(tmp_path, 300, time=size * arrays(300)["time"])
+    text = "model: {name: regressor}\ntraining: {batch_size: 16}\nfields: {images: []}\n"
+    left = checked(data, text)
+    assert left.facts.scalars == ("energy", "radius") and "time: log} keeps it" in left.warnings[0].message
+    for method in ("standard", "none"):
+        found = refused(data, text, "fields.scalars=[time]", f"normalise.time={method}")
+        assert "squares float64 cannot hold\n    leave it out, or write normalise: {time: log}" in found
+        assert "neither a group nor a selected field" not in found
+    assert "time" in checked(data, text, "normalise.time=log").facts.scalars
 
 
 @pytest.mark.parametrize(
@@ -240,6 +261,32 @@ def test_a_model_that_fails_on_a_batch_is_found_before_the_run(data, tmp_path, m
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TrainingError, match="fails on a batch of this data: RuntimeError"):
         checked(data, "model: {name: 'broken_model:Broken'}\n")
+
+
+MISTAKES = [
+    ("column", "predicts 'scalars' of shape (4, 1) for 4 samples; expected a tensor of shape (4, 3)"),
+    ("mean", "predicts 'scalars' of shape (1, 3) for 4 samples"),
+    ("swapped", "predicts 'scalars' of shape (3, 4) for 4 samples"),
+    ("key", "predicts only 'scalar'; expected 'scalars'"),
+    ("tensor", "predicts a Tensor; expected a dict with scalars"),
+    ("array", "predicts 'scalars' as ndarray"),
+    ("raises", "fails on a batch of this data: IndexError"),
+]
+
+
+@pytest.mark.parametrize(("how", "message"), MISTAKES)
+def test_a_mistake_in_predict_is_found_before_the_run(data, how, message) -> None:
+    text = f"model: {{name: 'tiny_models:Wrong', how: {how}}}\nfields: {{images: []}}\n"
+    assert f"the model tiny_models:Wrong {message}" in refused(data, text)
+
+
+def test_as_many_samples_as_scalars_are_not_taken_for_them(tmp_path) -> None:
+    made = arrays(200)
+    more = dict.fromkeys(("energy", "radius", "time", "more"), made["radius"])
+    schema = "inputs: [a]\nfields:\n" + "".join(f"  {name}: {{kind: scalar}}\n" for name in more)
+    data = import_arrays(tmp_path, schema, {"a": made["a"], **more})
+    text = "model: {name: 'tiny_models:Wrong', how: swapped}\ntraining: {batch_size: 16}\n"
+    assert "of shape (4, 5) for 5 samples; expected a tensor of shape (5, 4)" in refused(data, text)
 
 
 def test_a_missing_or_damaged_data_set_is_told(data, tmp_path) -> None:

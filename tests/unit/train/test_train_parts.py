@@ -172,7 +172,7 @@ def test_every_rank_tells_its_own_error(data, tmp_path, word, code, message) -> 
     request = TrainRequest(path, (word, f"output={tmp_path}"), under_launcher=True)
     watch = partial(nullcontext, Silent())
     with pytest.raises(MerlinError, match=message.format(host=socket.gethostname())) as raised:
-        train_as_rank(request, World(1, 2, job="j"), StopRequest(), lambda run: None, watch)
+        train_as_rank(request, World(1, 2, job="j"), StopRequest(), lambda run, prepared: None, watch)
     assert raised.value.exit_code == code and "\n" not in str(raised.value)
 
 

@@ -1,17 +1,23 @@
 """Workspaces: finding, opening, moving, locking."""
 
+import hashlib
 import os
+import shutil
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from merlin.api.left_to_run import refuse_changed_samples
 from merlin.errors import UsageError, WorkspaceError
 from merlin.spec.load import load_spec
-from merlin.workspace.directory import open_workspace, workspace_stem
+from merlin.workspace.directory import Workspace, open_workspace, workspace_stem
 from merlin.workspace.holding import lock
+from merlin.workspace.options import StudyOptions
 from merlin.workspace.prepare import prepare_study
+from merlin.workspace.samples import save_samples
 
 SPEC = """
 description: {name: s, description: d}
@@ -52,6 +58,21 @@ def test_a_moved_workspace_opens_with_paths_to_its_new_place(workspace, tmp_path
     assert found.instance("b").command == f"ls {moved}/a"
 
 
+def test_of_a_damaged_plan_it_is_said_what_is_left(workspace):
+    plan = workspace.info / "plan.json"
+    plan.write_text(plan.read_text()[:300])
+    with pytest.raises(WorkspaceError, match="the file is damaged") as error:
+        open_workspace(workspace.path)
+    todo = f"put it back as it was, or run its spec again, of which {workspace.info}/s.orig.yaml is a copy"
+    assert error.value.__notes__ == [todo]
+    (workspace.path / "b/P.1").mkdir(parents=True)
+    (workspace.path / "b/P.1/manifest.json").touch()
+    with pytest.raises(WorkspaceError) as error:
+        open_workspace(workspace.path)
+    data = f"its data sets can be read by their own directories: {workspace.path}/b/P.1"
+    assert error.value.__notes__ == [f"{todo}; {data}"]
+
+
 def test_samples_that_changed_since_planning_are_noticed(workspace, tmp_path):
     np.save(tmp_path / "samples.npy", np.ones((3, 1)))
     with pytest.raises(WorkspaceError, match="3 samples, but the study was planned with 30"):
@@ -66,6 +87,57 @@ def test_samples_with_other_values_than_planned_are_noticed(workspace, tmp_path)
     for found in (opened, open_workspace(workspace.path)):
         with pytest.raises(WorkspaceError, match="its first 30 rows are not those"):
             found.samples()
+
+
+@pytest.mark.parametrize(
+    ("name", "generate"),
+    [
+        ("samples.npy", "{method: sobol, num: 32, bounds: {X: [0, 1]}, seed: 1}"),
+        ("samples.csv", "{method: uniform, num: 32, bounds: {X: [0, 1]}, seed: 1}"),
+        ("samples.npy", "{cmd: cp samples.npy $(MERLIN_INFO)}"),
+        ("samples.npy", ""),  # but --samplesfile
+    ],
+)
+def test_samples_in_the_workspace_are_those_of_the_plan_wherever_it_is_moved(
+    tmp_path, monkeypatch, name, generate
+):
+    monkeypatch.chdir(tmp_path)
+    np.save("samples.npy", np.arange(32.0).reshape(32, 1))
+    spec = (
+        SPEC.replace("file: samples.npy", f"file: $(MERLIN_INFO)/{name}, generate: {generate}")
+        if generate
+        else SPEC
+    )
+    (tmp_path / "s.yaml").write_text(spec)
+    options = StudyOptions(samples_file=None if generate else "samples.npy")
+    path = prepare_study(load_spec(tmp_path / "s.yaml"), options).path
+    moved = shutil.copytree(path, tmp_path / "elsewhere", copy_function=shutil.copyfile)
+    assert open_workspace(moved).samples().num == 32
+    file = moved / "merlin_info" / name
+    size = file.stat().st_size
+    rows = (
+        np.array([float(line) for line in file.read_text().split()[2:]])
+        if name.endswith("csv")
+        else np.load(file)
+    )
+    save_samples(file, rows.reshape(32, 1)[::-1], ["X"])
+    assert file.stat().st_size == size
+    with pytest.raises(WorkspaceError, match="its first 32 rows are not those"):
+        open_workspace(moved).samples()
+    file.unlink()
+    with pytest.raises(WorkspaceError, match="merlin samples|cmd.sh" if generate else "does not exist"):
+        refuse_changed_samples([open_workspace(moved)])
+
+
+def test_digests_of_earlier_plans_count_as_they_were(workspace, tmp_path):
+    digest = hashlib.sha256(np.arange(30.0).tobytes()).hexdigest()
+    samples = replace(workspace.plan.samples, digest=digest, stamp="")
+    assert Workspace(workspace.path, replace(workspace.plan, samples=samples)).samples().num == 30
+    np.save(tmp_path / "samples.npy", np.ones((30, 1)))
+    with pytest.raises(WorkspaceError, match="its first 30 rows are not those"):
+        Workspace(workspace.path, replace(workspace.plan, samples=samples)).samples()
+    samples = replace(samples, digest="")
+    assert Workspace(workspace.path, replace(workspace.plan, samples=samples)).samples().num == 30
 
 
 def test_samples_that_were_written_again_as_they_were_are_the_same(workspace, tmp_path):

@@ -43,11 +43,14 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    "program", ["bin/merlin", "site-packages/merlin/__main__.py", "site-packages/merlin/cli/__main__.py"]
+)
 def test_a_study_knows_who_began_it_and_the_commit_of_its_spec(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     monkeypatch.chdir(repository)
-    monkeypatch.setattr("sys.argv", ["/opt/venv/bin/merlin", "run", "hello.yaml", "--vars", "NAME=a b"])
+    monkeypatch.setattr("sys.argv", [f"/opt/venv/{program}", "run", "hello.yaml", "--vars", "NAME=a b"])
     study = prepare_study(load_spec("hello.yaml"))
     found = read_provenance(study.info)
     assert found.command == "merlin run hello.yaml --vars 'NAME=a b'"

@@ -1,6 +1,7 @@
 """Samples files of every format: values, their text, and what is refused."""
 
 import csv
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import strategies as st
 
 from merlin.errors import SamplesError
 from merlin.workspace.new_samples import write_rows
+from merlin.workspace.reading_progress import reading_watched
+from merlin.workspace.same_samples import digest
 from merlin.workspace.samples import check_samples, open_samples, save_samples
 from merlin.workspace.samples_table import JoinedRows, SamplesTable
 
@@ -49,6 +52,33 @@ def test_some_rows_are_picked_from_every_format_and_from_joined_ones(tmp_path, s
         assert np.array_equal(table.picked(np.array(rows, int))["X1"], array[rows, 1])
         expected = np.concatenate([array[5:100], array])[rows, 0]
         assert np.array_equal(joined.picked(np.array(rows, int))["X0"], expected)
+
+
+@pytest.mark.parametrize("name", ["s0.npy", "s*.npy", "s0.csv", "s0.parquet"])
+def test_reading_all_samples_says_how_far_it_is(tmp_path, name):
+    for i, num in enumerate((70_000, 10)):
+        save_samples(tmp_path / f"s{i}{Path(name).suffix}", np.ones((num, 2)), LABELS)
+    table = open_samples(tmp_path / name, LABELS)
+    seen = []
+    with reading_watched(lambda done, total: seen.append((done, total))):
+        check_samples(table)
+    ends = [65536, 70_000, 70_010] if "*" in name else [65536, 70_000]
+    assert seen[: len(ends)] == [(end, table.num) for end in ends]
+    seen.clear()
+    with reading_watched(lambda done, total: seen.append((done, total))):
+        digest(table, 66_000)
+    digest(table, 66_000)
+    assert seen == [(65536, 66_000), (66_000, 66_000)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="the kernel does not say what is in memory")
+@pytest.mark.parametrize("read", [check_samples, lambda table: digest(table, table.num)])
+def test_samples_that_were_read_do_not_stay_in_memory(tmp_path, read):
+    save_samples(tmp_path / "s.npy", np.ones((200_000, 2)), LABELS)
+    table = open_samples(tmp_path / "s.npy", LABELS)
+    read(table)
+    _, _, mapped = Path("/proc/self/smaps").read_text().partition(str(tmp_path / "s.npy"))
+    assert int(mapped.split("Rss:")[1].split()[0]) <= 64  # kB of 3,125
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".csv", ".parquet"])

@@ -41,7 +41,9 @@ def find_data_sets(path: Path, *, lost: bool = False) -> list[Path]:
         return _in_workspace(path, lost)
     if lost and any(path.glob("shard_*.json")):
         return [path]
-    raise NotADataSetError(f"{path} is no data set: it has no manifest.json")
+    from merlin.shards.format.manifest_file import unfinished
+
+    raise NotADataSetError(unfinished(path) or f"{path} is no data set: it has no manifest.json")
 
 
 def _open(path: Path) -> Workspace:
