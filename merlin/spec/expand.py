@@ -13,7 +13,7 @@ from merlin.base.document.findings import Findings, did_you_mean
 from merlin.base.document.scalars import Scalar, plain_scalar, typed, yaml_number
 from merlin.base.document.tokens import substitute
 from merlin.base.document.tree import SCRIPT_KEYS, Entry, compose, to_data
-from merlin.spec.variables import OUTPUT_PATH, RESERVED, expand_home, resolve_variables
+from merlin.spec.variables import OUTPUT_PATH, RESERVED, Resolved, expand_home, resolve_variables
 
 # `$` and `~` in these belong to the shell or to the regular expression.
 LITERAL_KEYS = SCRIPT_KEYS | {"regex"}
@@ -72,16 +72,16 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
     """Fill the variables of env into the complete tree."""
     raw, entries = _raw_variables(tree, findings)
     taken = {*RESERVED, *tree.get("global.parameters").mapping, *column_labels(tree)}
-    resolved = resolve_variables(_with_capitals(raw, taken))
+    resolved = _resolve(raw, taken)
     for cycle in resolved.cycles:
-        entry = next(entries[name] for name in cycle if name in entries)
+        entry = entries.get(cycle[0], tree)
         message = f"variable {cycle[0]} refers to itself: {' -> '.join(cycle)}"
         hint = "give one of them a value of its own"
         findings.error(entry.place, message, text=entry.text, hint=hint, code="variable-cycle")
     known = resolved.values
     if is_of_maestro(tree):  # $(OUTPUT_PATH) stays: it is not what the variable says
         others = {name: raw[name] for name in raw if name != OUTPUT_PATH}
-        known = resolve_variables(_with_capitals(others, taken)).values
+        known = _resolve(others, taken).values
     expanded = _expand(tree, known, findings)
     values_of_env = {**resolved.values, **known}
     if not resolved.cycles:
@@ -94,13 +94,22 @@ def expand(tree: Entry, findings: Findings) -> Expansion:
     return Expansion(expanded, known, variables)
 
 
-def _with_capitals(raw: Mapping[str, str], taken: Collection[str]) -> dict[str, str]:
+def _resolve(raw: Mapping[str, str], taken: Collection[str]) -> Resolved:
     """The variables, and each by its name in capitals too, as upstream knows them, where nothing else has that name."""
     capitals: dict[str, str] = {}
     for name in raw:
         if name.upper() not in taken and name.upper() not in raw:
-            capitals.setdefault(name.upper(), f"$({name})")
-    return {**raw, **capitals}
+            capitals.setdefault(name.upper(), name)
+    others = dict(capitals)
+    while True:
+        resolved = resolve_variables({**raw, **{upper: f"$({name})" for upper, name in others.items()}})
+        circular = others.keys() & {name for cycle in resolved.cycles for name in cycle}
+        if not circular:
+            break
+        for upper in circular:  # nobody wrote that variable: in `date: $(DATE)` it is text
+            del others[upper]
+    values = {upper: resolved.values[name] for upper, name in capitals.items()}
+    return Resolved({**resolved.values, **values}, resolved.cycles)
 
 
 def is_of_maestro(tree: Entry) -> bool:

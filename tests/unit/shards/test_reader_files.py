@@ -279,6 +279,34 @@ def test_many_shards_need_few_files_and_maps(tmp_path, monkeypatch, compression)
         assert usage(path)[1] <= 20
 
 
+def test_each_of_many_shards_is_opened_a_few_times_for_all_columns(path, monkeypatch):
+    monkeypatch.setattr(shard_files, "MAX_HANDLES", 1)
+    opened = []
+
+    class Counted(h5py.File):
+        def __init__(self, name, *args, **kwargs):
+            opened.append(name)
+            super().__init__(name, *args, **kwargs)
+
+    monkeypatch.setattr(h5py, "File", Counted)
+    names = ["energy", "image", "history", "track"]
+    with merlin.open_shards(path) as ens:
+        num_shards = len(ens.manifest.shards)
+        assert num_shards > 2
+        ens.prepare(["fields/energy", "fields/image", "fields/history", "fields/track"])
+        assert len(opened) == num_shards
+        ens.batch(EVERY, names)
+        assert len(opened) == num_shards
+        assert len(ens.query("energy = energy and x = x and y = y")) == len(ens)
+        assert len(opened) <= 2 * num_shards
+    opened.clear()
+    with merlin.open_shards(path) as ens:
+        for name in (*names, "note"):
+            ens[name][:]
+        ens.inputs["x"][:]
+        assert len(opened) <= 5 * num_shards
+
+
 def test_chunks_are_kept_up_to_a_limit(made):
     ens = merlin.open_shards(made["gzip"], cache_bytes=100_000)
     assert_all_right(ens)

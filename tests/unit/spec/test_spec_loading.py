@@ -139,6 +139,13 @@ def test_variables_may_make_the_names_of_others(tmp_path: Path) -> None:
     assert samples.generate.cmd == "make 10"
 
 
+@pytest.mark.parametrize(
+    "values", ['date: "$(DATE)"', 'a: "$(B)", b: "$(A)"', 'date: "$(DATE)", b: "$(date)"']
+)
+def test_a_name_in_capitals_makes_no_circle(tmp_path: Path, values: str) -> None:
+    load(tmp_path, step("cmd: echo") + f"env: {{variables: {{{values}}}}}\n")
+
+
 def test_workers_know_the_directory_of_the_spec(tmp_path: Path) -> None:
     text = (
         step("cmd: echo")
