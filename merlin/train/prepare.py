@@ -315,7 +315,9 @@ def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None
     name, quantities = config.model.name, Quantities.of(data.selection)
     rows = data.ens.splits[config.splits.train][: quantities.num_tried(_TRIED)]
     few = replace(data, ens=data.ens.take(rows))  # of all samples, the scalars would be read
-    num, batch = len(rows), data.shapes.with_channels(few.dataset(None)[:])
+    every = data.shapes.with_channels(few.dataset(None)[:])
+    batch = {key: values[:_TRIED] for key, values in every.items()}
+    num = min(len(rows), _TRIED)
     try:
         for phase in trainee.phases:
             losses = trainee(batch, phase)
@@ -324,9 +326,10 @@ def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None
         trainee.eval()
         with torch.no_grad():
             metrics = trainee.metrics(batch)
-            with suppress(NotImplementedError, UsageError):  # models that predict nothing from inputs
-                made = predict_batch(trainee, batch, data.shapes.input_images)
-                require_predictions(name, made, num, quantities.predicted_shapes)
+            if not trainee.num_fitted:  # else it may predict only once it is fitted
+                with suppress(NotImplementedError, UsageError):  # models that predict nothing from inputs
+                    made = predict_batch(trainee, every, data.shapes.input_images)
+                    require_predictions(name, made, len(rows), quantities.predicted_shapes)
     except MODEL_ERRORS as error:
         raise TrainingError(
             f"the model {name} fails on a batch of this data: {type(error).__name__}: {error}\n"
