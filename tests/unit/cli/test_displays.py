@@ -127,6 +127,18 @@ def test_columns_of_the_same_name_are_numbered_in_json(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out) == [{"step": "a", "step_2": "b", "step_1": "c", "n": 1}]
 
 
+def test_a_terminal_shows_the_columns_that_it_has_room_for_those_asked_for_first(monkeypatch) -> None:
+    columns, row = [f"s{i}" for i in range(9)], list(range(9))
+    shown = {}
+    for stdout in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setenv("COLUMNS", "17")
+        print_answer(columns, [row], as_json=False, as_csv=False, first=["s7"])
+        shown[type(stdout)] = [" ".join(line.split()) for line in stdout.getvalue().splitlines()]
+    assert shown[Terminal][2:] == ["0 1 2 7", "and 5 more columns: --out FILE, --csv or --json"]
+    assert shown[io.StringIO][2:] == ["0 1 2 3 4 5 6 7 8"]
+
+
 def test_an_example_of_a_failure_is_named_by_its_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from merlin.errors import MissingExtraError, UsageError
 from merlin.plan.plan import PlannedField
 from merlin.plan.plan_io import write_plan
 from merlin.shards import plot as plots
-from merlin.shards.plot import histograms, request, series, write_plot
+from merlin.shards.plot import histograms, request, sections, series, write_plot
 from merlin.shards.plot.canvas import Section
 from merlin.shards.plot.choice import choose
 from merlin.shards.plot.figure import make_figure
@@ -120,6 +120,15 @@ def test_series_lie_over_the_field_that_their_axis_is_named_after(ens):
     assert [fan.name for fan in fans] == ["trace", "pair[left]", "pair[right]"]
     np.testing.assert_allclose(fans[0].x, np.linspace(0, 1, 8), rtol=1e-6)
     assert (fans[0].x_name, fans[0].x_units) == ("time", "us")
+
+
+@pytest.mark.parametrize(("name", "axis"), [("trace", 0), ("pair", 0), ("pair", 1)])
+def test_rows_that_are_large_are_thinned_one_by_one(ens, monkeypatch, name, axis):
+    rows, at = np.array([3, 0, 7]), np.array([1, 0])
+    for most in (sections._MOST_BYTES, 0):
+        monkeypatch.setattr(sections, "_MOST_BYTES", most)
+        found = sections._thinned(ens[name], rows, axis, at)
+        np.testing.assert_array_equal(found, ens[name][rows].take(at, axis + 1))
 
 
 def axes_of(chart, draw):

@@ -157,6 +157,24 @@ def test_shards_may_be_replaced_while_they_are_read(path):
     assert_all_right(ens)
 
 
+@pytest.mark.parametrize("mapped", [mapped_column.MappedColumn, None])
+def test_where_columns_lay_is_forgotten_with_the_file_that_is_replaced(path, monkeypatch, mapped):
+    monkeypatch.setattr(store, "MappedColumn", mapped or refuse)
+    ens = merlin.open_shards(path)
+    ens.prepare(["fields/energy", "fields/image", "fields/note"])
+    for shard in path.glob("shard_*.h5"):
+        shutil.copy(shard, shard.with_suffix(".new"))
+        with h5py.File(shard.with_suffix(".new"), "r+") as file:
+            for name in ("fields/image", "fields/energy"):
+                values, chunks = file[name][()], file[name].chunks
+                file[name][...] = 0  # where the values were
+                file.move(name, f"old/{name}")
+                file.create_dataset(name, data=values, chunks=chunks, compression=chunks and "gzip")
+        shard.with_suffix(".new").replace(shard)
+    for name in ("image", "energy", "note"):
+        np.testing.assert_array_equal(ens[name][EVERY], TRUTH[name][EVERY])
+
+
 TRACK = (PlannedField(name="track", kind="ragged", ragged=True, dtype="float64"),)
 
 
