@@ -127,7 +127,7 @@ def check(file: ConfigFile, num_local: int = 1) -> Prepared:
     file.raise_errors()
     if begun is None:
         trainee.start(data.normaliser)
-    try_model(config, trainee, data)
+    try_model(config, trainee, data, is_new=begun is None)
     _check_shares(file, data)
     file.raise_errors()
     threads = config.training.threads or max(1, usable_cores() // num_local)
@@ -307,8 +307,10 @@ def _fit(file: ConfigFile, ens: Ensemble, selection: ColumnSelection) -> Normali
         raise ConfigError(f"{file.findings.file}: normalise: {error}") from error
 
 
-def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None:
+def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData, *, is_new: bool) -> None:
     """Run each phase, the metrics and `predict` once, on a few samples.
+
+    `predict` is left out where it may need what `fit` or a checkpoint has set up.
 
     Raises TrainingError for what is wrong with the model.
     """
@@ -326,7 +328,7 @@ def try_model(config: TrainConfig, trainee: Trainee, data: TrainingData) -> None
         trainee.eval()
         with torch.no_grad():
             metrics = trainee.metrics(batch)
-            if not trainee.num_fitted:  # else it may predict only once it is fitted
+            if is_new and not trainee.num_fitted:
                 with suppress(NotImplementedError, UsageError):  # models that predict nothing from inputs
                     made = predict_batch(trainee, every, data.shapes.input_images)
                     require_predictions(name, made, len(rows), quantities.predicted_shapes)

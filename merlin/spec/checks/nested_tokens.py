@@ -32,21 +32,24 @@ def with_names(entry: Entry, values: Mapping[str, str], made: set[str]) -> Entry
     return replace(entry, content=text)
 
 
-def known_too_late(name: str, expansion: Expansion) -> str:
-    """What a name with tokens of parameters or samples may be that was filled in before these; empty if nothing."""
+def known_too_late(name: str, expansion: Expansion) -> tuple[str, bool]:
+    """What a name with tokens of parameters or samples may be that was filled in before these; empty if nothing.
+
+    Also whether that is sure: the values of the tokens are known.
+    """
     parameters = expansion.tree.get("global.parameters").mapping
     of_samples = sample_names(column_labels(expansion.tree))
     texts = TOKEN.split(name)
     inner, patterns = texts[1::2], [re.escape(text) for text in texts]
     patterns[1::2] = [_any_of(parameters.get(token, Entry(None))) for token in inner]
     if set(patterns) <= {"", ".+"}:
-        return ""
+        return "", False
     filled_in = [*expansion.values]
     if of_samples.keys() & set(inner):
         steps = (step.get("name").text for step in expansion.tree.get("study").items)
         filled_in += [*parameters, *(f"{step}.workspace" for step in steps)]
     pattern = re.compile("".join(patterns))
-    return next((known for known in filled_in if pattern.fullmatch(known)), "")
+    return next((known for known in filled_in if pattern.fullmatch(known)), ""), ".+" not in patterns
 
 
 def _any_of(parameter: Entry) -> str:

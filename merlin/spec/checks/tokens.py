@@ -121,14 +121,14 @@ class _Checker(Struct, frozen=True, dict=True):
         if path[-1] in SCRIPT_KEYS:
             self._check_values(path, entry)
         uses = self._uses(path, entry.text)
-        self._check_incomplete(entry, {use.token.start for use in uses if use.quoting != "comment"})
+        self._check_incomplete(entry, {use.token.start for use in uses if use.runs})
         seen: dict[str, int] = {}
         for use in uses:
             name = use.token.name
             nth = seen[name] = seen.get(name, -1) + 1
             if name in self.names.defined:
                 self._check_use(use, path, entry, nth)
-            else:
+            elif name not in self.made or not re.search(rf"(?<!\$\()\b{re.escape(name)}\b", entry.text):
                 self._check_undefined(use, path, token_place(self.source, entry, name, nth))
 
     def _check_incomplete(self, entry: Entry, starts: set[int]) -> None:
@@ -139,12 +139,14 @@ class _Checker(Struct, frozen=True, dict=True):
             inner = find_tokens(name)[0]
             if inner.name not in self.names.defined:
                 continue
-            if known := known_too_late(name, self.names.expansion):
+            known, is_sure = known_too_late(name, self.names.expansion)
+            if known:
                 message = f"$({name}) is left as it is: $({known}) is filled in before $({inner.name}) is"
                 hint = "choose in the script, or give the values to a parameter"
                 nth = [t.name for t in find_tokens(text[: token.start])].count(inner.name)
                 place = token_place(self.source, entry, inner.name, nth)
-                self.findings.error(place, message, text=f"$({name})", hint=hint, code="token")
+                report = self.findings.error if is_sure else self.findings.warning
+                report(place, message, text=f"$({name})", hint=hint, code="token")
 
     def _uses(self, path: Path, text: str) -> list[Use]:
         """The tokens of a value, with their quoting in a script for a shell; for another interpreter they are text."""
