@@ -29,7 +29,8 @@ def merlin_home(env: Mapping[str, str]) -> Path:
 def home_remedy(path: Path) -> str:
     """What to do if a file in ~/.merlin cannot be used because the home is somebody else's; "" if it is not that."""
     folder = path.parent
-    if folder.name != ".merlin" or os.access(folder, os.W_OK | os.X_OK):
+    there = folder if os.path.lexists(folder) else folder.parent  # Path.exists raises where nobody may look
+    if folder.name != ".merlin" or os.access(there, os.W_OK | os.X_OK):
         return ""
     return f"\n  Make {folder} yours, or name another home: export HOME=DIR"
 

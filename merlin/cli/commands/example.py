@@ -68,7 +68,8 @@ def _copy(spec: Path, to: Path | None) -> tuple[Path, bool]:
     is_alone = names == {spec.name}
     folder = to or (Path.cwd() if is_alone else Path.cwd() / spec.parent.name)
     target = folder / spec.name
-    if all((folder / name).exists() for name in names) and target.read_bytes() == spec.read_bytes():
+    is_there = target.is_file() and all((folder / name).exists() for name in names)
+    if is_there and target.read_bytes() == spec.read_bytes():
         return target, False
     if is_alone:
         if not folder.is_dir():
